@@ -1,0 +1,41 @@
+"""How far a long command has come: a bar in a terminal, and nothing in a file."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TextIO
+
+_WIDTH = 30
+
+
+class Bar:
+    """A progress bar; leaving the ``with`` block ends its line.
+
+    :param stream: where it is drawn if it is a terminal.
+    :param total: what makes it full.
+    """
+
+    def __init__(self, stream: TextIO, total: int) -> None:
+        self._stream = stream
+        self._total = total
+        self._done = 0
+        self._is_shown = total > 0 and stream.isatty()
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_shown:
+            self._stream.write("\n")
+
+    def add(self, number: int) -> None:
+        """So many more are done."""
+        self._done += number
+        if self._is_shown:
+            part = min(1.0, self._done / self._total)
+            filled = int(part * _WIDTH)
+            bar = "#" * filled + "-" * (_WIDTH - filled)
+            self._stream.write(f"\r[{bar}] {self._done} of {self._total} ({part:4.0%})")
+            self._stream.flush()

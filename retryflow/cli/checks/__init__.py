@@ -1,0 +1,1 @@
+"""What ``retryflow doctor`` looks at: each check yields findings, and nothing when all is well."""

@@ -1,0 +1,22 @@
+"""``barbican-worker``: runs tasks that the queue hands it; any number of them, on any hosts."""
+
+import sys
+from collections.abc import Sequence
+
+from retryflow.service import signals
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the worker until it is told to stop.
+
+    :param argv: the arguments after the program's name; those of the process if ``None``.
+    :returns: the exit status, see :class:`retryflow.service.status.ExitStatus`.
+    """
+    signals.install_early()
+    from retryflow.cmd import daemon
+
+    return daemon.run(sys.argv[1:] if argv is None else argv, daemon.WORKER)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What keeps the promises: outcomes, policy, submit, claim, finish, recover, EntityLock, dispatch."""

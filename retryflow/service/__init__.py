@@ -1,0 +1,1 @@
+"""Daemons: manager, service, start and stop. Usable by a service that has no orders."""

@@ -1,0 +1,98 @@
+"""The operator's command as a process: installed script, Ctrl-C, a closed pipe, and what it does not load."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from retryflow.model import schema
+from retryflow.model.engine import create_engine
+from tests.fixtures.busy import Busy
+from tests.fixtures.processes import Daemons
+
+SCRIPT = str(Path(sys.executable).parent / "retryflow")
+
+
+def environment(directory: Path) -> dict[str, str]:
+    return {**os.environ, "HOME": str(directory), "XDG_STATE_HOME": str(directory / "state")}
+
+
+def configured(directory: Path, url: str) -> list[str]:
+    file = directory / "process.conf"
+    file.write_text(f"[database]\nconnection = {url}\n")
+    return ["--config-file", str(file)]
+
+
+def test_the_installed_command_answers_help_and_refuses_what_it_does_not_know(tmp_path: Path) -> None:
+    def run(*words: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [SCRIPT, *words], capture_output=True, text=True, check=False, timeout=60, env=environment(tmp_path)
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    status, out, err = run("-h")
+    assert (status, "order create" in out, err) == (0, True, "")
+    assert run("--no-such-option")[0] == run("nonsense")[0] == run("order", "list", "--nonsense")[0] == 2
+    status, out, err = run("order", "list")
+    assert (status, out, len(err.splitlines())) == (1, "", 1)
+    assert "retryflow db upgrade" in err
+    assert run("--version")[:2] == (0, f"retryflow {__import__('retryflow').__version__}\n")
+    assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "unloaded"),
+    [
+        (["-h"], ["sqlalchemy", "oslo_messaging", "cryptography", "alembic"]),
+        (["order", "list"], ["oslo_messaging", "cryptography", "alembic", "cliff.interactive"]),
+    ],
+)
+def test_a_command_loads_only_what_it_needs(busy: Busy, tmp_path: Path, words: list[str], unloaded: list[str]) -> None:
+    program = (
+        "import sys\n"
+        "from retryflow.cli.main import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "print(*sys.modules, file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words, *configured(tmp_path, busy.url)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env=environment(tmp_path),
+    )
+    loaded = set(done.stderr.split())
+    assert "retryflow.cli.app" in loaded
+    assert [name for name in unloaded if name in loaded] == []
+
+
+def test_ctrl_c_ends_the_waiting_and_not_the_order(tmp_path: Path, sqlite_url: str, daemons: Daemons) -> None:
+    engine = create_engine(sqlite_url)
+    schema.upgrade(engine)
+    engine.dispose()
+    create = ["order", "create", "--type", "t", "--id", "mine", "--wait", *configured(tmp_path, sqlite_url)]
+    command = daemons.start([SCRIPT, *create], env=environment(tmp_path))
+    command.wait_for_log("submitted, process_type_order")
+    command.send(signal.SIGINT)
+    assert command.wait() == 130
+    assert "no longer waiting; the order goes on, see: retryflow order show mine" in command.log()
+    assert "Traceback" not in command.log()
+
+
+def test_a_reader_that_has_gone_is_no_error_to_talk_about(busy: Busy, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [SCRIPT, "order", "list", *configured(tmp_path, busy.url)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(tmp_path),
+    ) as command:
+        assert command.stdout is not None
+        assert command.stderr is not None
+        command.stdout.close()
+        told = command.stderr.read()
+        assert (command.wait(60), told) == (141, b"")
