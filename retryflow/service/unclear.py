@@ -49,19 +49,31 @@ class UnclearClaims:
         :raises oslo_db.exception.DBError: the database failed; what is left is for the next time.
         """
         for task_id in list(self._task_ids):
-            held = self._at_hand.reserve(task_id)
-            if held is None:
-                # Its ticket has come back, or has not been let go of yet.
-                continue
-            with held:
-                if self._give_back(task_id):
-                    self._waker.wake()
-                self._task_ids.pop(task_id, None)
+            # Forgotten first: a claim that fails meanwhile remembers it anew.
+            self._task_ids.pop(task_id, None)
+            try:
+                settled = self._settle(task_id)
+            except Exception:
+                self.remember(task_id)
+                raise
+            if not settled:
+                self.remember(task_id)
 
-    def _give_back(self, task_id: str) -> bool:
+    def _settle(self, task_id: str) -> bool:
+        """:returns: ``False`` when its ticket is at work here, which may yet end with a claim that nobody uses."""
         found = read(self._engine, lambda connection: leases.read_with_order(connection, task_id))
         if found is None or found.holder != self._holder:
+            return True
+        # Only now: while it is kept, its ticket is dropped, which is right for a lease that goes, and for no other.
+        held = self._at_hand.reserve(task_id)
+        if held is None:
             return False
+        with held:
+            if self._give_back(found):
+                self._waker.wake()
+        return True
+
+    def _give_back(self, found: Claimable) -> bool:
         state = found.state
         plan = FollowOn(events.INTERRUPTED, state, 0.0, detail="its claim was answered too late; it has not run")
         try:
@@ -71,7 +83,7 @@ class UnclearClaims:
         LOG.info(
             "order %s: task %s was claimed without an answer in time; it is back on the retry list",
             state.order_id,
-            task_id,
+            found.task_id,
             extra=about(state.order_id, state.request_id),
         )
         return True

@@ -832,3 +832,22 @@ def test_a_ticket_that_was_claimed_ahead_too_long_ago_is_given_back(desk: Desk, 
     worker.manager.keeper.round()
     [row] = desk.rows(order_id)
     assert (row.crash_count, row.in_seconds <= 0) == (0, True)
+
+
+def test_a_ticket_that_comes_back_while_its_claim_is_looked_for_is_run(desk: Desk, worker: OrderWorker) -> None:
+    """It would wait until it is sent once more: tickets come back just when renewals work again."""
+    worker.manager.keeper.round()
+    order_id = desk.submit()
+    worker.manager.keeper.last_renewal -= 100
+    assert worker.run(desk, order_id) == "handed back"
+    came_back: list[str | None] = []
+
+    def comes_back(*_connection: Any) -> None:
+        if not worker.manager.keeper.suspects and not came_back:
+            came_back.append("on its way")
+            came_back[0] = worker.run(desk, order_id)
+
+    sa.event.listen(worker.keeper_engine, "checkout", comes_back)
+    worker.manager.keeper.round()
+    assert came_back == ["acknowledged"]
+    assert desk.order(order_id).status == ACTIVE
