@@ -1,5 +1,7 @@
 """Statements on ``entity_locks``."""
 
+from typing import Any
+
 import sqlalchemy as sa
 
 from retryflow.model.clock import now, seconds_between
@@ -27,6 +29,11 @@ def look(connection: sa.Connection) -> AnyRow | None:
             _columns.batches,
         ).where(_is_lock)
     ).one_or_none()
+
+
+def age() -> sa.ScalarSelect[Any]:
+    """:returns: a scalar query for the seconds since the lock was touched last; NULL where nobody has it."""
+    return sa.select(seconds_between(_columns.created_at, now())).where(_is_lock).scalar_subquery()
 
 
 def touch(connection: sa.Connection, fence: str) -> bool:

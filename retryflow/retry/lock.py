@@ -42,6 +42,11 @@ class EntityLock:
         """The text in ``worker_host_name`` while this process believes to hold the lock."""
         return self._fence
 
+    def is_stale(self, age_seconds: float | None) -> bool:
+        """Whether a lock may be taken over that was last touched so long ago (negative: in the future; ``None``: there
+        is none)."""
+        return age_seconds is not None and abs(age_seconds) > self._timeout_seconds
+
     def take(self) -> bool:
         """Take the lock if it is free or stale.
 

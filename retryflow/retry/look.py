@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from retryflow.model import leases, retry_rows
+from retryflow.model import leases, locks, retry_rows
 from retryflow.model.clock import now, seconds_between
 from retryflow.model.transaction import read
 
@@ -18,12 +18,14 @@ _EPOCH = "2020-01-01 00:00:00"
 class Look:
     """What one look saw; seconds from now, negative for what is late, ``None`` for nothing.
 
+    :param lock_age_seconds: since the EntityLock was touched last; ``None``: nobody has it.
     :param database_seconds: the database's clock, since a fixed moment.
     """
 
     row_due_in: float | None
     lease_ends_in: float | None
     last_lease_ends_in: float | None
+    lock_age_seconds: float | None
     database_seconds: float
 
     @property
@@ -34,12 +36,13 @@ class Look:
 
 
 def look(engine: sa.Engine) -> Look:
-    """Two index look-ups however long the lists are, in one statement."""
+    """A few index look-ups however long the lists are, in one statement."""
     epoch = sa.literal_column(f"'{_EPOCH}'") if engine.dialect.name == "sqlite" else sa.text(f"TIMESTAMP '{_EPOCH}'")
     statement = sa.select(
         retry_rows.first_due(),
         leases.first_expiring(),
         leases.last_expiring(),
+        locks.age(),
         seconds_between(epoch, now()),
     )
 

@@ -168,7 +168,9 @@ class Ticker:
     def _is_idle(self, seen: Look) -> bool:
         row_due = seen.row_due_in is not None and seen.row_due_in <= 0
         lease_over = seen.lease_ends_in is not None and seen.lease_ends_in <= 0
-        return not row_due and not lease_over and not self._far_away(seen)
+        # A lock that a dead scheduler has left is in nobody's way, but people and probes would go on seeing it.
+        left_lock = self._lock.is_stale(seen.lock_age_seconds)
+        return not (row_due or lease_over or left_lock or self._far_away(seen))
 
     def _far_away(self, seen: Look) -> bool:
         limit = far_seconds(self._settings)

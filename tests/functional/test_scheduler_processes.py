@@ -129,7 +129,8 @@ def test_500_due_rows_and_5_schedulers_three_of_them_killed_make_500_runs(deploy
     assert deployment.wait_until_ended(timeout_seconds=120) == {"ACTIVE": 500}
     runs = Counter(run.order_id for run in deployment.runs("start"))
     assert (len(runs), set(runs.values())) == (500, {1})
-    eventually(lambda: deployment.left() == EMPTY, "nothing is left")
+    # The lock of one that was killed at the very end is broken by the next look, a period later.
+    eventually(lambda: deployment.left() == EMPTY, "nothing is left", timeout_seconds=90.0)
 
 
 def test_s9_after_a_kill_the_next_one_takes_over_within_the_locks_time_and_names_the_dead(

@@ -369,6 +369,21 @@ def test_nothing_due_costs_one_statement_and_no_lock(retry_list: RetryList) -> N
     assert selects[0].startswith("SELECT")
 
 
+def test_a_dead_schedulers_lock_is_broken_also_while_nothing_is_due(
+    retry_list: RetryList, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Promise P5; else it stands until the next thing is due, and ``doctor`` goes on telling of it."""
+    ticker = retry_list.ticker()
+    retry_list.take_lock("dead:1:token:nonce", age_seconds=30.0)
+    assert ticker.tick().next_in is None
+    assert retry_list.lock_row() is not None
+    retry_list.age_lock(61.0)
+    report = ticker.tick()
+    assert (report.busy, report.did_something, retry_list.lock_row()) == (False, False, None)
+    assert "Took over the lock on the retry list from dead:1:token:nonce" in caplog.text
+    assert ticker.tick().next_in is None
+
+
 def test_leases_are_recovered_only_once_the_database_is_trusted(retry_list: RetryList) -> None:
     """A database outage is not a crash: whoever holds a lease gets one whole lease time to renew it."""
     clock = Clock()
