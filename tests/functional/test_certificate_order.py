@@ -20,7 +20,6 @@ from tests.fixtures.deployment import Deployment
 from tests.fixtures.rabbit import eventually, overriding
 
 SERVERS = ("postgresql", "mysql")
-NOTHING = {"order_retry_tasks": 0, "order_task_leases": 0, "entity_locks": 0}
 QUICK_CA = {("simple_certificate", "delay_before_update_seconds"): 0.5}
 
 
@@ -123,7 +122,7 @@ def test_two_workers_and_two_schedulers_serve_200_orders_once_each(
     for result in results[:5]:
         assert result["certificate"].count("BEGIN CERTIFICATE") == 1
     assert listed(deployment, "retry", "list") == listed(deployment, "lease", "list") == []
-    eventually(lambda: deployment.left() == NOTHING, "the lock is cleared")
+    deployment.wait_until_nothing_is_left()
     eventually(lambda: deployment.rabbit.ready() == 0, "the queue is empty")
 
 

@@ -149,7 +149,7 @@ def test_doctor_is_silent_on_a_deployment_at_work_and_finds_what_is_wrong_with_i
     deployment.start("scheduler")
     deployment.submit()
     deployment.wait_until_ended()
-    eventually(lambda: not any(deployment.left().values()), "nothing is left")
+    deployment.wait_until_nothing_is_left()
     assert checks(retryflow, deployment) == {}
     worker.terminate()
     assert worker.wait() == 0

@@ -65,7 +65,7 @@ def steer_at_random(deployment: Deployment, *, orders: int, seconds: float) -> N
     statuses = deployment.wait_until_ended(timeout_seconds=90)
     assert set(statuses) <= {ACTIVE, ERROR}
     assert sum(statuses.values()) == orders - len(deleted)
-    eventually(lambda: not any(deployment.left().values()), "nothing is left")
+    deployment.wait_until_nothing_is_left()
     for order_id in ids:
         if order_id in deleted:
             assert deployment.order(order_id) is None

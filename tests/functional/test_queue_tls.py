@@ -54,7 +54,7 @@ def test_orders_go_over_tls_all_the_way(
     for daemon in (worker, scheduler):
         daemon.terminate()
         assert daemon.wait() == 0
-    assert not any(deployment.left().values())
+    deployment.wait_until_nothing_is_left()
 
 
 def test_a_broker_whose_certificate_is_not_trusted_is_named_with_the_reason(
@@ -93,4 +93,4 @@ def test_with_several_hosts_the_next_one_is_taken_when_one_goes_away(
     assert left.connections
     deployment.submit(20)
     assert deployment.wait_until_ended() == {"ACTIVE": 120}
-    eventually(lambda: not any(deployment.left().values()), "nothing is left")
+    deployment.wait_until_nothing_is_left()

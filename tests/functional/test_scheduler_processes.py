@@ -129,8 +129,7 @@ def test_500_due_rows_and_5_schedulers_three_of_them_killed_make_500_runs(deploy
     assert deployment.wait_until_ended(timeout_seconds=120) == {"ACTIVE": 500}
     runs = Counter(run.order_id for run in deployment.runs("start"))
     assert (len(runs), set(runs.values())) == (500, {1})
-    # The lock of one that was killed at the very end is broken by the next look, a period later.
-    eventually(lambda: deployment.left() == EMPTY, "nothing is left", timeout_seconds=90.0)
+    deployment.wait_until_nothing_is_left()
 
 
 def test_s9_after_a_kill_the_next_one_takes_over_within_the_locks_time_and_names_the_dead(

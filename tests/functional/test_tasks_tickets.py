@@ -97,7 +97,7 @@ def test_t8_upstreams_client_is_served_and_its_doubled_messages_do_nothing(
         (1, 1),
     ]
     assert len([run for run in deployment.runs("start") if run.order_id == second]) == 1
-    assert deployment.left() == {"order_retry_tasks": 0, "order_task_leases": 0, "entity_locks": 0}
+    deployment.wait_until_nothing_is_left()
 
 
 def _message(method: object, arguments: object, **more: object) -> str:
@@ -218,4 +218,4 @@ def test_bad_rows_end_their_orders_and_nothing_else(make_deployment: Callable[[s
     reasons = [deployment.order(order_id).error_reason for order_id in ids[: len(damage)]]
     assert [PENDING not in reason and len(reason) > 10 for reason in reasons] == [True] * len(damage)
     assert "gave up retrying" in reasons[-1]
-    assert deployment.left() == {"order_retry_tasks": 0, "order_task_leases": 0, "entity_locks": 0}
+    deployment.wait_until_nothing_is_left()
