@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from retryflow.model.clock import now, seconds_between
 from retryflow.model.orders import of_the_order
-from retryflow.model.several import Answer, Several, among
+from retryflow.model.several import Answer, Several, among, one_of
 from retryflow.model.tables import order_plugin_metadata, order_retry_tasks, order_task_leases, orders
 from retryflow.model.task_state import TaskState, copied_to_lease, lease_columns
 from retryflow.model.types import AnyRow
@@ -51,7 +51,7 @@ def insert_from_retry_rows(connection: sa.Connection, ids: Sequence[str], *, exp
     """
     names, columns = copied_to_lease()
     source = sa.select(order_retry_tasks.c.id, *columns, sa.literal(1), now(), now(expires_in_seconds)).where(
-        order_retry_tasks.c.id.in_(ids)
+        one_of(order_retry_tasks.c.id, ids, connection)
     )
     names = ["id", *names, "sent_count", "created_at", "expires_at"]
     statement = order_task_leases.insert().from_select(names, source, include_defaults=False)

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from retryflow.model.clock import now, seconds_between
 from retryflow.model.orders import of_the_order
+from retryflow.model.several import one_of
 from retryflow.model.tables import order_retry_tasks, order_task_leases
 from retryflow.model.task_state import TaskState
 from retryflow.model.types import AnyRow
@@ -129,7 +130,7 @@ def lock(connection: sa.Connection, ids: Sequence[str]) -> set[str]:
     :returns: the ids that are still there and locked by this transaction.
     """
     # Two schedulers that both believe to hold the EntityLock get disjoint rows; what the other has deleted is not seen.
-    statement = sa.select(_columns.id).where(_columns.id.in_(ids)).with_for_update(skip_locked=True)
+    statement = sa.select(_columns.id).where(one_of(_columns.id, ids, connection)).with_for_update(skip_locked=True)
     return set(connection.execute(statement).scalars())
 
 
@@ -137,7 +138,7 @@ def delete(connection: sa.Connection, ids: Sequence[str]) -> int:
     """:returns: how many were there to delete; the caller compares."""
     if connection.dialect.name in ("mysql", "mariadb"):
         return connection.execute(_MYSQL_DELETE, {"ids": json.dumps(list(ids))}).rowcount
-    return connection.execute(order_retry_tasks.delete().where(_columns.id.in_(ids))).rowcount
+    return connection.execute(order_retry_tasks.delete().where(one_of(_columns.id, ids, connection))).rowcount
 
 
 def push_out(connection: sa.Connection, row_id: str, *, after_seconds: float, error: str) -> None:

@@ -39,6 +39,17 @@ def among(column: sa.Column[Any], dialect: sa.Dialect, name: str = "ids") -> sa.
     return column.in_(sa.bindparam(name, expanding=True))
 
 
+def one_of(column: sa.Column[Any], values: Sequence[str], connection: sa.Connection) -> sa.ColumnElement[bool]:
+    """A condition: the column is one of these values, which may be many.
+
+    On PostgreSQL they are one parameter: with one for each, SQLAlchemy and psycopg write a new text each time and take
+    it apart again, which costs more than the database's own work.
+    """
+    if connection.dialect.name == "postgresql":
+        return column == sa.any_(sa.literal(list(values), ARRAY(sa.String)))
+    return column.in_(values)
+
+
 class Several:
     """Statements of one transaction whose answers are needed only when all have been sent.
 

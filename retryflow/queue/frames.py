@@ -34,14 +34,7 @@ def content(channel_id: int, body: bytes, *, message_id: str, ttl_seconds: float
     :param ttl_seconds: how long the broker keeps it in a queue.
     :param frame_max: what was negotiated with the broker; longer bodies are cut into several frames.
     """
-    properties = (
-        struct.pack(">H", _FLAGS)
-        + _short_string("application/json")
-        + _short_string("utf-8")
-        + bytes([PERSISTENT])
-        + _short_string(str(max(1, int(ttl_seconds * 1000))))
-        + _short_string(message_id)
-    )
+    properties = _SAME_PROPERTIES + _short_string(str(max(1, int(ttl_seconds * 1000)))) + _short_string(message_id)
     header = _frame(_HEADER, channel_id, struct.pack(">HHQ", _BASIC, 0, len(body)) + properties)
     room = frame_max - _FRAME_OVERHEAD
     return header + b"".join(_frame(_BODY, channel_id, body[at : at + room]) for at in range(0, len(body), room))
@@ -52,6 +45,11 @@ def _short_string(text: str) -> bytes:
     if len(data) > 255:
         raise ValueError("longer than the 255 bytes that AMQP allows here")
     return bytes([len(data)]) + data
+
+
+_SAME_PROPERTIES = (
+    struct.pack(">H", _FLAGS) + _short_string("application/json") + _short_string("utf-8") + bytes([PERSISTENT])
+)
 
 
 def _frame(kind: int, channel_id: int, payload: bytes) -> bytes:

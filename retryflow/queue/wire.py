@@ -3,7 +3,8 @@
 import bz2
 import json
 import lzma
-import uuid
+import os
+import random
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,11 @@ from oslo_messaging._drivers import amqp as driver_amqp
 from oslo_messaging._drivers import common as driver_common
 from oslo_serialization import jsonutils
 
+# Our own, which no application can have given the same seed in each of its processes.
+_random = random.Random()
+os.register_at_fork(after_in_child=_random.seed)
+# As ``jsonutils.dumps`` would, which makes one for each message.
+_encoder = json.JSONEncoder(default=jsonutils.to_primitive)
 ENVELOPE_VERSION = "2.0"
 MAXIMUM_BODY_BYTES = 8 * 1024 * 1024
 
@@ -52,14 +58,19 @@ def encode(
     method: str, arguments: dict[str, Any], *, target: oslo_messaging.Target, context: dict[str, Any] | None = None
 ) -> bytes:
     """The body of a cast."""
-    message = {"method": method, "args": arguments, "_unique_id": uuid.uuid4().hex}
+    message = {"method": method, "args": arguments, "_unique_id": _new_id()}
     if target.namespace is not None:
         message["namespace"] = target.namespace
     if target.version is not None:
         message["version"] = target.version
     for key, value in (context or {}).items():
         message[f"_context_{key}"] = value
-    return json.dumps({"oslo.version": ENVELOPE_VERSION, "oslo.message": jsonutils.dumps(message)}).encode()
+    return json.dumps({"oslo.version": ENVELOPE_VERSION, "oslo.message": _encoder.encode(message)}).encode()
+
+
+def _new_id() -> str:
+    """What receivers know copies of a message by. Nobody has to be kept from guessing it."""
+    return f"{_random.getrandbits(128):032x}"
 
 
 def refuse_bomb(body: bytes, properties: Mapping[str, Any]) -> None:
@@ -103,7 +114,7 @@ def decode(raw: Any) -> Request:
         raise NotARequest(f"a {type(message).__name__} in place of an object")
     context = driver_amqp.unpack_context(message)
     values = context.to_dict()
-    unique_id = message.pop(driver_amqp.UNIQUE_ID, None) or uuid.uuid4().hex
+    unique_id = message.pop(driver_amqp.UNIQUE_ID, None) or _new_id()
     for name, value, kinds in (
         ("method", message.get("method"), (str,)),
         ("args", message.get("args", {}), (dict,)),

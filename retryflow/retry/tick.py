@@ -19,7 +19,7 @@ from retryflow.errors import LockLost
 from retryflow.model import leases
 from retryflow.model.transaction import is_disconnect, read
 from retryflow.retry.dispatch import Dispatcher
-from retryflow.retry.expiry import Expiry, far_seconds
+from retryflow.retry.expiry import Expired, Expiry, far_seconds
 from retryflow.retry.lock import EntityLock
 from retryflow.retry.look import Look, look
 from retryflow.retry.policy import RandomSource
@@ -30,6 +30,8 @@ from retryflow.retry.trust import DatabaseTrust
 
 LOG = logging.getLogger(__name__)
 _SHORT_PAUSE_SECONDS = 1.0
+# In a long tick leases are looked at so often, and not beside each batch.
+_EXPIRY_SECONDS = 1.0
 
 
 class Phase(enum.Enum):
@@ -180,11 +182,14 @@ class Ticker:
         if self._far_away(seen):
             self._expiry.pull_in()
         room = self._room()
-        more, answers = True, False
+        more, answers, expiry_at = True, False, float("-inf")
         try:
             while more and not self._stopping():
                 self.progressed_at = self._clock()
-                expired = self._expiry.run(may_recover=self.trust.allows_recovery)
+                expired = Expired()
+                if self.progressed_at >= expiry_at:
+                    expired = self._expiry.run(may_recover=self.trust.allows_recovery)
+                    expiry_at = self.progressed_at + (0.0 if expired.full else _EXPIRY_SECONDS)
                 report.recovered += expired.recovered
                 report.returned += expired.returned
                 resent = self._send(expired.tickets, report)
