@@ -15,9 +15,16 @@ def request_of(order_id: str, request_id: str | None) -> str:
     return request_id or f"req-{order_id}"
 
 
+class _Aside(RequestContext):
+    """A context for one line. One of oslo.context's own would stay the thread's where that has none yet."""
+
+    def update_store(self) -> None:
+        """Leave the thread's context as it is."""
+
+
 def about(order_id: str, request_id: str | None) -> dict[str, Any]:
-    """What a log call takes as ``extra``, so that its line bears the order's request id."""
-    return {"context": RequestContext(request_id=request_of(order_id, request_id), overwrite=False)}
+    """What a log call takes as ``extra``, so that its line, and no other, bears the order's request id."""
+    return {"context": _Aside(request_id=_one_word(request_of(order_id, request_id)))}
 
 
 def speak_of(order_id: str, request_id: object) -> None:
@@ -25,8 +32,11 @@ def speak_of(order_id: str, request_id: object) -> None:
 
     :param request_id: as it came; a message can be anybody's, and must not write log lines of its own.
     """
-    known = " ".join(request_id.split())[:64] if isinstance(request_id, str) else None
-    wanted = request_of(order_id, known)
+    wanted = _one_word(request_of(order_id, request_id[:64] if isinstance(request_id, str) else None))
     current = get_current()
     if current is None or current.request_id != wanted:
         RequestContext(request_id=wanted, overwrite=True)
+
+
+def _one_word(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text).strip()
