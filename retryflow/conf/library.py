@@ -13,7 +13,15 @@ from oslo_reports import opts as reports
 
 from retryflow.conf.backend import prefer_threading
 
-LOG_LEVELS = ["alembic=WARN", "cotyledon=WARN", "futurist=WARN", "oslo_db=WARN", "oslo_service=WARN"]
+LOG_LEVELS = [
+    "alembic=WARN",
+    "cotyledon=WARN",
+    "futurist=WARN",
+    "oslo_db=WARN",
+    # It tells each error that it has no name for with a traceback, before anybody has looked at what it is.
+    "oslo_db.sqlalchemy.exc_filters=ERROR",
+    "oslo_service=WARN",
+]
 LOG_FORMAT = "%(asctime)s.%(msecs)03d %(process)d %(levelname)s %(name)s [%(request_id)s] %(instance)s%(message)s"
 
 RABBIT_GROUP = "oslo_messaging_rabbit"

@@ -101,6 +101,12 @@ def refuses_all(error: BaseException) -> bool:
     return str(original) in _OUT_OF_ORDER_SQLITE
 
 
+def passes(error: BaseException) -> bool:
+    """Whether the database is the reason, whatever it was given: out of reach, a lost race, full, read-only. To try
+    again is right, and what failed is no error of ours."""
+    return is_disconnect(error) or is_lost_race(error) or refuses_all(error)
+
+
 def is_trouble(error: BaseException) -> bool:
     """Whether the reason lies in the database (out of reach, overloaded, full, read-only) and not in what it was
     given.

@@ -1,7 +1,8 @@
 """Whose fault a failed transaction is: the row's own, or the world's around it."""
 
 from retryflow.errors import LockLost
-from retryflow.model.transaction import is_disconnect, is_lost_race, refuses_all
+from retryflow.model.refusal import lacks_rights
+from retryflow.model.transaction import passes
 
 
 def is_the_rows_fault(error: Exception) -> bool:
@@ -10,4 +11,4 @@ def is_the_rows_fault(error: Exception) -> bool:
     Only then is a batch halved or a row set aside (promise P8); after a deadlock, a lost connection or a lost lock, and
     while the database is full or read-only, the rows are as good as before.
     """
-    return not (isinstance(error, LockLost) or is_lost_race(error) or is_disconnect(error) or refuses_all(error))
+    return not (isinstance(error, LockLost) or passes(error) or lacks_rights(error))

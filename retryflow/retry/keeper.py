@@ -17,7 +17,8 @@ from oslo_log import log as logging
 
 from retryflow.model import leases, processes
 from retryflow.model.identity import ProcessIdentity, provably_dead
-from retryflow.model.transaction import is_disconnect, is_lost_race, read, transact
+from retryflow.model.refusal import lacks_rights
+from retryflow.model.transaction import driver_error, passes, read, transact
 from retryflow.retry.log_context import about
 from retryflow.retry.policy import RandomSource
 from retryflow.retry.recover import recover_dead
@@ -74,7 +75,7 @@ class LeaseKeeper:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease-keeper", daemon=True)
         self._in_trouble = False
-        self._last_words = 0.0
+        self._last_words = float("-inf")
         self.last_renewal = clock()
 
     @property
@@ -135,7 +136,7 @@ class LeaseKeeper:
             self._on_renewed()
             self._look_at_neighbours()
         except Exception as error:
-            if is_disconnect(error) or is_lost_race(error):
+            if passes(error):
                 LOG.debug("Those of dead neighbours are looked at in the next round: %s", error)
             else:
                 LOG.error("The leases of dead neighbours cannot be looked at", exc_info=error)
@@ -147,11 +148,12 @@ class LeaseKeeper:
         if not self._in_trouble:
             self._in_trouble = True
             self._on_trouble(True)
-        if is_disconnect(error) or is_lost_race(error):
-            if self._clock() - self._last_words >= _QUIET_SECONDS:
-                self._last_words = self._clock()
-                text = " ".join(str(error).split())[:200]
-                LOG.warning("Leases cannot be renewed, so nothing new is taken in; trying on: %s", text)
+        if self._clock() - self._last_words < _QUIET_SECONDS:
+            return
+        self._last_words = self._clock()
+        if passes(error) or lacks_rights(error):
+            text = " ".join(str(driver_error(error)).split())[:200]
+            LOG.warning("Leases cannot be renewed, so nothing new is taken in; trying on: %s", text)
         else:
             LOG.error("Leases cannot be renewed, so nothing new is taken in; trying on", exc_info=error)
 

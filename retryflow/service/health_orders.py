@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -74,15 +75,19 @@ class ClaimWatch:
             return self._clock() - self._claimed_at
 
 
-def renewal(*, last_renewal: float, lease_seconds: float, now: float | None = None) -> Check:
+def renewal(*, last_renewal: float, lease_seconds: float, suspects: bool = False, now: float | None = None) -> Check:
     """Whether the leases of what runs here are renewed.
 
     :param last_renewal: on the monotonic clock.
     :param lease_seconds: after so long without one, others take the tasks over.
+    :param suspects: the last attempt has failed, and nothing new is taken in.
     """
-    return age(
+    check = age(
         "renewal",
         seconds=(time.monotonic() if now is None else now) - last_renewal,
         limit_seconds=lease_seconds,
         what="the last renewal of leases",
     )
+    if check.good and suspects:
+        return replace(check, good=False, says=f"{check.says}, and no further one works, so nothing new is taken in")
+    return check

@@ -22,7 +22,7 @@ from retryflow.model.engine import is_galera
 from retryflow.model.identity import ProcessIdentity
 from retryflow.model.leases import Claimable
 from retryflow.model.task_state import UPDATE_TASK
-from retryflow.model.transaction import is_disconnect, is_lost_race, is_trouble, transact
+from retryflow.model.transaction import is_disconnect, is_trouble, transact
 from retryflow.queue import delivery
 from retryflow.queue.delivery import expose
 from retryflow.queue.target import worker_target
@@ -41,6 +41,7 @@ from retryflow.retry.together import TaskGroups
 from retryflow.service import guru_orders
 from retryflow.service.at_hand import AtHand
 from retryflow.service.bounded import each_within
+from retryflow.service.database import Complaints, wait_for_database
 from retryflow.service.deadline import RESERVE_SECONDS, RESERVE_SHARE
 from retryflow.service.guru import Section
 from retryflow.service.health import EVERYTHING, Check
@@ -168,23 +169,13 @@ class OrderManager(Manager):
 
     def init_host(self) -> None:
         """Wait for the database, make oneself known, recover what dead neighbours left, and begin to renew."""
-        said = float("-inf")
-        while not self.shutdown_in_progress:
-            try:
-                schema.check(self._engine)
-                self._rows_may_lag = is_galera(self._engine)
-                self.keeper.round()
-                break
-            except RetryflowError:
-                raise
-            except Exception as error:
-                if not is_disconnect(error) and not is_lost_race(error):
-                    raise
-                if time.monotonic() - said >= _QUIET_SECONDS:
-                    said = time.monotonic()
-                    LOG.warning("The database is out of reach; waiting for it: %s", short(error))
-                self._shutdown_in_progress.wait(_PAUSE_SECONDS)
+        wait_for_database(self._can_work, stopping=self._shutdown_in_progress, complaints=Complaints())
         self.keeper.start()
+
+    def _can_work(self) -> None:
+        schema.check(self._engine)
+        self._rows_may_lag = is_galera(self._engine)
+        self.keeper.round()
 
     def health_checks(self) -> list[Check]:
         """Whether leases are renewed, and whether what waits is taken up."""
@@ -194,7 +185,11 @@ class OrderManager(Manager):
             says="the lease keeper is alive" if self.keeper.lives else "the lease keeper has died",
             decides=EVERYTHING,
         )
-        renewed = renewal(last_renewal=self.keeper.last_renewal, lease_seconds=self._settings.lease_seconds)
+        renewed = renewal(
+            last_renewal=self.keeper.last_renewal,
+            lease_seconds=self._settings.lease_seconds,
+            suspects=self.keeper.suspects,
+        )
         return [keeper, renewed, self._claims.check()]
 
     def report_sections(self) -> dict[str, Section]:

@@ -15,16 +15,17 @@ from oslo_config import cfg
 from oslo_log import log as logging
 
 import retryflow
-from retryflow.errors import RetryflowError
 from retryflow.model import processes, schema
 from retryflow.model.identity import ProcessIdentity
-from retryflow.model.transaction import is_disconnect, is_lost_race, refuses_all, transact
+from retryflow.model.refusal import lacks_rights
+from retryflow.model.transaction import passes, transact
 from retryflow.retry.policy import RandomSource
 from retryflow.retry.sending import TicketSender
 from retryflow.retry.settings import Settings
 from retryflow.retry.tick import Phase, Ticker, TickReport
 from retryflow.service import guru_orders
 from retryflow.service.base import BaseService
+from retryflow.service.database import Complaints, wait_for_database
 from retryflow.service.guru import Section
 from retryflow.service.health import Check
 from retryflow.service.health_broker import BrokerChecks
@@ -32,7 +33,6 @@ from retryflow.service.health_scheduler import tick_checks
 from retryflow.service.status import ExitStatus
 
 LOG = logging.getLogger(__name__)
-_QUIET_SECONDS = 10.0
 _PAUSE_SECONDS = 0.5
 _SHORTEST_PAUSE_SECONDS = 0.02
 _DITHER = (0.8, 1.2)
@@ -80,7 +80,7 @@ class TaskSchedulerService(BaseService):
         self._wake = threading.Event()
         self._listener: Stoppable | None = None
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
-        self._last_words = float("-inf")
+        self._complaints = Complaints()
         self._seen_at = float("-inf")
         self._purged_at = time.monotonic()
         self.last_tick = float("-inf")
@@ -123,7 +123,7 @@ class TaskSchedulerService(BaseService):
 
     def start(self) -> None:
         """Wait for the database, then begin to tick."""
-        self._wait_for_database()
+        wait_for_database(self._can_work, stopping=self.stop_requested, complaints=self._complaints)
         if self.stop_requested.is_set():
             return
         sender, listener = self._connect(self._wake.set)
@@ -184,18 +184,10 @@ class TaskSchedulerService(BaseService):
         """Whether a tick is under way."""
         return self._thread.is_alive()
 
-    def _wait_for_database(self) -> None:
-        while not self.stop_requested.is_set():
-            try:
-                schema.check(self._engine)
-                return
-            except RetryflowError:
-                raise
-            except Exception as error:
-                if not is_disconnect(error) and not is_lost_race(error):
-                    raise
-                self._say_once(error)
-                self.stop_requested.wait(_PAUSE_SECONDS)
+    def _can_work(self) -> None:
+        schema.check(self._engine)
+        # There is no such row yet, but not everybody may say so.
+        transact(self._engine, lambda connection: processes.remove(connection, self.identity.holder), attempts=1)
 
     def _run(self) -> None:
         while not self.stop_requested.is_set():
@@ -213,18 +205,18 @@ class TaskSchedulerService(BaseService):
         try:
             report = self._last_report = self._ticker.tick()
         except Exception as error:
-            if not _is_trouble(error):
+            if not passes(error) and not lacks_rights(error):
                 LOG.exception("The tick failed; the next one comes")
                 return None
-            self._say_once(error)
+            self._complaints.tell(error)
             return TickReport(next_in=_PAUSE_SECONDS)
         self.last_tick = time.monotonic()
         try:
             self._housekeeping()
         except Exception as error:
             # What the tick has found is not forgotten over it.
-            if _is_trouble(error):
-                self._say_once(error)
+            if passes(error) or lacks_rights(error):
+                self._complaints.tell(error)
             else:
                 LOG.exception("The scheduler's own row cannot be written; the next tick comes")
         return report
@@ -244,14 +236,3 @@ class TaskSchedulerService(BaseService):
 
     def _see(self, connection: sa.Connection) -> None:
         processes.see(connection, self.identity, kind="scheduler", version=retryflow.__version__, topic=None)
-
-    def _say_once(self, error: Exception) -> None:
-        if time.monotonic() - self._last_words >= _QUIET_SECONDS:
-            self._last_words = time.monotonic()
-            what = "is out of reach; waiting for it" if is_disconnect(error) else "refused a transaction; trying on"
-            LOG.warning("The database %s: %s", what, " ".join(str(error).split())[:200])
-
-
-def _is_trouble(error: Exception) -> bool:
-    """Whether the database is the reason, which passes, and not an error of ours."""
-    return is_disconnect(error) or is_lost_race(error) or refuses_all(error)

@@ -100,6 +100,10 @@ def test_a_worker_whose_leases_have_run_out_is_not_ready() -> None:
     assert renewal(last_renewal=980.0, lease_seconds=20.0, now=1000.0).good
     late = renewal(last_renewal=979.9, lease_seconds=20.0, now=1000.0)
     assert (late.good, late.decides) == (False, {READY, WORKING})
+    # What the log says at once, a probe need not wait for.
+    suspicious = renewal(last_renewal=999.0, lease_seconds=20.0, suspects=True, now=1000.0)
+    assert (suspicious.good, suspicious.decides) == (False, {READY, WORKING})
+    assert "nothing new is taken in" in suspicious.says
 
 
 def ticking(ago: float, settings: Settings = SETTINGS, report: TickReport | None = None, lives: bool = True) -> Health:
