@@ -65,10 +65,17 @@ class Store:
                 raise SchemaError(f"{missing}{standalone}, or name another with --config-file")
 
     def read(self, work: Callable[[sa.Connection], T]) -> T:
-        """Run ``work``, which only reads, in a transaction."""
+        """Run ``work``, which only reads, on one snapshot of the database.
+
+        Orders, leases and retry rows are read by statements of their own, and an order that moves on between two of
+        them would seem to have no next step, or two.
+        """
         from retryflow.model.transaction import read
 
-        return read(self.engine, work, attempts=_ATTEMPTS)
+        engine = self.engine
+        if engine.dialect.name != "sqlite":
+            engine = engine.execution_options(isolation_level="REPEATABLE READ")
+        return read(engine, work, attempts=_ATTEMPTS)
 
     def require_schema(self) -> None:
         """Before anything is written.
