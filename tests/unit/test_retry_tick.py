@@ -1,10 +1,12 @@
 """The tick: all that is due, in batches, under the lock, and a log that says what was really done. Runs on each
 database."""
 
+import itertools
 import random
 import re
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -274,6 +276,27 @@ def test_a_stop_is_looked_at_before_each_batch_of_either_kind(retry_list: RetryL
     retry_list.ticker(sender, Settings(batch_size=2), stopping=stopping.is_set).tick()
     assert len(sender.bursts) == burst
     assert retry_list.lock_row() is None
+
+
+@pytest.mark.parametrize(("seconds_each", "looks"), [(0.1, {1}), (0.6, {3, 4, 5})])
+def test_in_a_long_tick_leases_are_looked_at_once_a_second(
+    retry_list: RetryList, seconds_each: float, looks: set[int]
+) -> None:
+    """Not beside each batch, which costs a tenth of the drain; nor only at its start, since it may last for minutes."""
+    retry_list.rows(9)
+    clock = Clock()
+    sender = Recorder(before=lambda tickets: clock.advance(seconds_each))
+    ticker = retry_list.ticker(sender, Settings(batch_size=1), clock=clock)
+    run, made = ticker._expiry.run, []
+
+    def counting(**more: bool) -> Any:
+        made.append(clock())
+        return run(**more)
+
+    ticker._expiry.run = counting  # type: ignore[method-assign]
+    assert ticker.tick().dispatched == 9
+    assert len(made) in looks
+    assert all(later - earlier >= 1.0 for earlier, later in itertools.pairwise(made))
 
 
 def test_a_stop_need_not_wait_for_the_broker(retry_list: RetryList) -> None:
