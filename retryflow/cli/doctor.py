@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from retryflow.cli.base import Lister
-from retryflow.cli.checks import broker, configuration, database, work
+from retryflow.cli.checks import broker, configuration, database, work, writing
 from retryflow.cli.checks.finding import BROKEN, Finding
 from retryflow.cli.columns import Maybe
 from retryflow.cli.failures import told
@@ -57,6 +57,7 @@ class Doctor(Lister):
             yield from schema
             # Without its tables there is nothing more to see in the database.
             if not any(finding.check == "schema" and "retryflow db upgrade" in finding.remedy for finding in schema):
+                yield from writing.check(self.store)
                 yield from database.check_clock(self.store)
                 yield from database.check_durability(self.store)
                 yield from work.check(self.store, conf, overdue_seconds=overdue_seconds(conf))

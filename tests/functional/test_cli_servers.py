@@ -2,6 +2,7 @@
 
 import json
 import re
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,77 @@ def test_doctor_repairs_on_each_database(retryflow: Command, server: Busy) -> No
     assert fixed["leftovers"] == "1 row removed"
     after = {row["check"] for row in json.loads(retryflow("doctor", "-f", "json", database=server.url).out)}
     assert not after & {"no-next-step", "leftovers"}
+
+
+def databases_findings(retryflow: Command, url: str) -> tuple[int, list[dict[str, Any]]]:
+    """The exit status, and what doctor has found about the database itself."""
+    answer = retryflow("doctor", "-f", "json", database=url)
+    assert answer.err == ""
+    return answer.status, [row for row in json.loads(answer.out) if row["check"] == "database"]
+
+
+def test_doctor_finds_a_database_that_only_reads(retryflow: Command, server: Busy) -> None:
+    """A standby, a replica, or what somebody has set to be: all that reads works there."""
+    assert databases_findings(retryflow, server.url)[1] == []
+    url = sa.make_url(server.url)
+    if url.get_backend_name() == "postgresql":
+        with server.engine.begin() as connection:
+            connection.execute(sa.text(f'ALTER DATABASE "{url.database}" SET default_transaction_read_only = on'))
+    else:
+        # Of the server's own switch, others who use it would hear as well.
+        url = url.update_query_dict({"init_command": "SET SESSION TRANSACTION READ ONLY"})
+    status, [found] = databases_findings(retryflow, url.render_as_string(hide_password=False))
+    assert (status, found["severity"]) == (1, "broken")
+    assert "writes nothing at all, it is read-only or full: " in found["what"]
+    assert "standby" in found["remedy"]
+
+
+RIGHTS = {
+    "select": ("SELECT", "INSERT INTO daemon_processes, "),
+    "no events": ("SELECT, INSERT, UPDATE, DELETE", "use public.order_events_id_seq: permission denied for sequence"),
+    "no delete": ("SELECT, INSERT, UPDATE", "DELETE FROM daemon_processes, "),
+}
+
+
+@pytest.mark.parametrize("rights", RIGHTS)
+def test_doctor_finds_a_database_user_who_may_not_write(retryflow: Command, server: Busy, rights: str) -> None:
+    url = sa.make_url(server.url)
+    postgresql = url.get_backend_name() == "postgresql"
+    if not postgresql and rights == "no events":
+        pytest.skip("there are no sequences")
+    name = f"rf_{uuid.uuid4().hex[:20]}"
+    granted, told = RIGHTS[rights]
+    tables = "ALL TABLES IN SCHEMA public" if postgresql else f"`{url.database}`.*"
+    with server.engine.begin() as connection:
+        connection.exec_driver_sql(f"CREATE {'ROLE' if postgresql else 'USER'} {name} {'LOGIN' if postgresql else ''}")
+    try:
+        with server.engine.begin() as connection:
+            connection.exec_driver_sql(f"GRANT {granted} ON {tables} TO {name}")
+        mine = url.set(username=name, password=None).render_as_string(hide_password=False)
+        status, [found] = databases_findings(retryflow, mine)
+        assert (status, found["severity"]) == (1, "broken")
+        assert found["what"].startswith("the database user may not ")
+        assert told in found["what"]
+        assert "denied" in found["what"]
+        assert "grant it SELECT, INSERT, UPDATE and DELETE" in found["remedy"]
+    finally:
+        with server.engine.begin() as connection:
+            if postgresql:
+                connection.exec_driver_sql(f"DROP OWNED BY {name}")
+            connection.exec_driver_sql(f"DROP {'ROLE' if postgresql else 'USER'} {name}")
+
+
+def test_doctor_warns_where_somebody_keeps_all_others_from_writing(retryflow: Command, server: Busy) -> None:
+    limit, lock = ("idle_transaction_timeout", "LOCK TABLES orders READ")
+    if server.engine.dialect.name == "postgresql":
+        limit, lock = ("idle_in_transaction_session_timeout", "LOCK TABLE orders IN SHARE MODE")
+    with server.engine.connect() as connection:
+        connection.exec_driver_sql(f"SET {limit} = 0")
+        connection.exec_driver_sql(lock)
+        _, [found] = databases_findings(retryflow, server.url)
+        connection.invalidate()
+    assert found["severity"] == "warning"
+    assert found["what"].startswith("somebody keeps all others from writing to the database: ")
 
 
 def test_a_missing_schema_is_one_line_on_each_database(retryflow: Command, database_url: str, tmp_path: Path) -> None:
