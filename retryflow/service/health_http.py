@@ -9,6 +9,7 @@ import logging
 import socket
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +25,12 @@ if TYPE_CHECKING:
 
 LOG = oslo_logging.getLogger(__name__)
 
-_THREADS = 2
-_REQUEST_SECONDS = 5
+# A connection has a thread until its request is there; those that never send one must not keep all of them.
+_THREADS = 16
+_READ_SECONDS = 1.0
+_REQUEST_SECONDS = 3.0
+_LARGEST_BYTES = 8192
+_BACKLOG = 128
 
 
 def application(look: Callable[[], Health]) -> WSGIApplication:
@@ -75,8 +80,16 @@ class HealthServer:
                 f"[health] address needs an HTTP server, which is not installed ({error}); install retryflow[health]"
             ) from None
         self._server = wsgi.Server(
-            address, app, numthreads=_THREADS, max=_THREADS, server_name="retryflow", timeout=_REQUEST_SECONDS
+            address,
+            app,
+            numthreads=_THREADS,
+            max=_THREADS,
+            server_name="retryflow",
+            timeout=_READ_SECONDS,
+            request_queue_size=_BACKLOG,
         )
+        self._server.ConnectionClass = _bounded(self._server.ConnectionClass)
+        self._server.max_request_header_size = self._server.max_request_body_size = _LARGEST_BYTES
         self._server.error_log = _log
         self._prepare()
         self._own_file = self._file()
@@ -119,6 +132,53 @@ class HealthServer:
                 Path(self._address).unlink()
         # It waits for its threads, which the interpreter would wait for as well.
         threading.Thread(target=self._server.stop, name="health-http-stop", daemon=True).start()
+
+
+class _TimedSocket:
+    """The reading side of a connection: each read has its limit, and all reads of one request have one together.
+
+    The server itself has only the former, with which a client that sends a byte now and then keeps a thread for good.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self.begin()
+
+    def begin(self) -> None:
+        """From now on it is the next request."""
+        self._until = time.monotonic() + _REQUEST_SECONDS
+
+    def recv_into(self, buffer: bytearray) -> int:
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self._connection.settimeout(min(_READ_SECONDS, left))
+        try:
+            return self._connection.recv_into(buffer)
+        finally:
+            self._connection.settimeout(_READ_SECONDS)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+def _bounded(connection_class: Any) -> Any:
+    """:returns: the server's class of connections, with a limit to the time that a whole request may take."""
+
+    class BoundedConnection(connection_class):  # type: ignore[misc]
+        def __init__(self, server: Any, sock: socket.socket, makefile: Callable[..., Any]) -> None:
+            self._reading = _TimedSocket(sock)
+
+            def make(end: Any, mode: str, size: int) -> Any:
+                return makefile(self._reading if "r" in mode else end, mode, size)
+
+            super().__init__(server, sock, make)
+
+        def communicate(self) -> Any:
+            self._reading.begin()
+            return super().communicate()
+
+    return BoundedConnection
 
 
 def _is_served(path: str) -> bool:

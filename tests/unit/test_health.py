@@ -1,8 +1,11 @@
 """What a process says of itself: what decides which answer, and how the world is told."""
 
+import contextlib
+import http.client
 import json
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -205,6 +208,72 @@ def test_a_server_that_ends_leaves_the_socket_of_its_successor(tmp_path: Path) -
     assert_answers(path)
     second.stop()
     assert not Path(path).exists()
+
+
+@pytest.fixture
+def served() -> Iterator[int]:
+    """The port of a server whose answer is always yes."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = int(free.getsockname()[1])
+    server = HealthServer(("127.0.0.1", port), application(lambda: Health([])))
+    yield port
+    server.stop()
+
+
+def assert_answered(port: int, *, within_seconds: float) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=within_seconds) as client:
+        client.sendall(b"GET /alive HTTP/1.0\r\n\r\n")
+        assert client.recv(4096).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_probe_is_answered_beside_connections_that_send_nothing_or_half_a_request(served: int) -> None:
+    with contextlib.ExitStack() as held:
+        for number in range(12):
+            client = held.enter_context(socket.create_connection(("127.0.0.1", served), timeout=10.0))
+            client.sendall(b"GET /alive HTTP/1.1\r\nHost:" if number % 2 else b"")
+        assert_answered(served, within_seconds=10.0)
+
+
+def test_clients_that_send_a_byte_now_and_then_do_not_keep_a_probe_out(served: int) -> None:
+    """More of them than there are threads: each would have its own for as long as it likes."""
+    answered = threading.Event()
+    with contextlib.ExitStack() as held:
+        slow = [held.enter_context(socket.create_connection(("127.0.0.1", served), timeout=10.0)) for _ in range(20)]
+
+        def drip() -> None:
+            while not answered.wait(0.2):
+                for client in slow:
+                    with contextlib.suppress(OSError):
+                        client.sendall(b"x")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            assert_answered(served, within_seconds=60.0)
+        finally:
+            answered.set()
+            thread.join()
+
+
+def test_a_request_that_has_no_end_is_refused(served: int) -> None:
+    answer = b"HTTP/1.1 413"
+    with socket.create_connection(("127.0.0.1", served), timeout=60.0) as client, contextlib.suppress(ConnectionError):
+        client.sendall(b"GET /alive HTTP/1.1\r\n" + b"X-Filler: 0123456789\r\n" * 1000)
+        # Where the server has closed the connection with something unread, its answer may be lost.
+        answer = client.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 413")
+
+
+def test_several_requests_on_one_connection_are_answered(served: int) -> None:
+    """Each has the whole time for itself."""
+    client = http.client.HTTPConnection("127.0.0.1", served, timeout=60.0)
+    try:
+        for path in ("/alive", "/ready", "/working"):
+            client.request("GET", path)
+            answer = client.getresponse()
+            assert (answer.status, json.loads(answer.read())["question"]) == (200, path[1:])
+    finally:
+        client.close()
 
 
 # --- systemd ---
