@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
+from oslo_config import cfg
+
 from retryflow.cli.base import Lister
 from retryflow.cli.checks import broker, configuration, database, work, writing
 from retryflow.cli.checks.finding import BROKEN, Finding
@@ -49,9 +51,15 @@ class Doctor(Lister):
             return f"not repaired: {told(error, self.store)}", False
 
     def _findings(self) -> Iterator[Finding]:
-        conf = self.app.conf
+        try:
+            conf = self.app.conf
+        except ConfigurationError as error:
+            yield configuration.broken(str(error))
+            return
         wrong = list(configuration.check(conf))
         yield from wrong
+        # Not before it is known that no standalone daemon works on this database.
+        needed = False
         try:
             schema = list(database.check_schema(self.store))
             yield from schema
@@ -61,15 +69,21 @@ class Doctor(Lister):
                 yield from database.check_clock(self.store)
                 yield from database.check_durability(self.store)
                 yield from work.check(self.store, conf, overdue_seconds=overdue_seconds(conf))
+                needed = not broker.is_standalone(self.store, alive_within_seconds=conf.lease.lease_seconds)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what was to be found
-            what, _, remedy = str(told(error, self.store)).partition("; ")
-            check = "schema" if isinstance(error, SchemaError) else "database"
-            yield Finding(check=check, what=what, remedy=remedy or "see what the server says, and mend it there")
+            # A value that cannot be read is among what is wrong, and no fault of the database.
+            if not (wrong and isinstance(error, cfg.Error)):
+                what, _, remedy = str(told(error, self.store)).partition("; ")
+                check = "schema" if isinstance(error, SchemaError) else "database"
+                yield Finding(check=check, what=what, remedy=remedy or "see what the server says, and mend it there")
         try:
-            yield from broker.check(conf)
+            yield from broker.check(conf, needed=needed)
         except ConfigurationError as error:
             if not any("transport_url" in finding.what for finding in wrong):
                 yield Finding(check="broker", what=str(error), remedy="mend [DEFAULT] transport_url")
+        except cfg.Error:
+            if not wrong:
+                raise
         except Exception as error:  # noqa: BLE001 - the other findings must be told
             yield Finding(
                 check="broker",

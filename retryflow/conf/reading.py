@@ -1,8 +1,9 @@
 """Reading the command line and the configuration files."""
 
 import argparse
+import contextlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from oslo_config import cfg
@@ -92,8 +93,18 @@ def _named_files(argv: Sequence[str], *, prog: str) -> list[str]:
 
 
 def _set_up_logging(conf: cfg.ConfigOpts) -> None:
-    try:
+    with told_of_logging(conf):
         log.setup(conf, "retryflow", retryflow.__version__)
+
+
+@contextlib.contextmanager
+def told_of_logging(conf: cfg.ConfigOpts) -> Iterator[None]:
+    """What goes wrong inside, where the log is set up or looked at, in one line.
+
+    :raises retryflow.errors.ConfigurationError: the log cannot be written as it is configured.
+    """
+    try:
+        yield
     except OSError as error:
         place = error.filename or "where it is configured"
         raise ConfigurationError(

@@ -5,23 +5,25 @@ A factory is called in the process that serves, after any fork: engines, transpo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from oslo_config import cfg
 
 from retryflow.conf.queue import read_ahead
+from retryflow.errors import ConfigurationError
 from retryflow.model.configured import make_engine
 from retryflow.model.identity import ProcessIdentity, own_identity
 from retryflow.plugin.manager import require_plugins
 from retryflow.queue.client import TaskClient
 from retryflow.queue.server import Server, get_server
 from retryflow.queue.target import worker_target
-from retryflow.queue.transport import get_transport
+from retryflow.queue.transport import get_transport, refuse_unknown_driver
 from retryflow.queue.wake import Waker, listen
 from retryflow.retry.sending import TicketSender
 from retryflow.retry.settings import Settings
 from retryflow.service.base import BaseService
 from retryflow.service.group import ServiceGroup
+from retryflow.service.guru import require_watched_file
 from retryflow.service.health_place import place_of
 from retryflow.service.order_manager import OrderManager
 from retryflow.service.scheduler import Stoppable, TaskSchedulerService
@@ -37,11 +39,27 @@ def check(conf: cfg.ConfigOpts, *, workers: int = 1) -> None:
 
     :raises retryflow.errors.ConfigurationError: one line says why.
     """
-    if conf.health.address:
-        for number in {0, max(0, workers - 1)}:
-            place_of(conf, number=number, several=workers > 1).address(conf.health.address)
-    require_plugins(conf)
-    get_transport(conf).cleanup()
+    for refusal in refusals(conf, workers=workers):
+        raise refusal
+
+
+def refusals(conf: cfg.ConfigOpts, *, workers: int = 1) -> Iterator[ConfigurationError]:
+    """Each reason for which :func:`check` would refuse."""
+
+    def addresses() -> None:
+        if conf.health.address:
+            for number in {0, max(0, workers - 1)}:
+                place_of(conf, number=number, several=workers > 1).address(conf.health.address)
+
+    def transport() -> None:
+        refuse_unknown_driver(conf)
+        get_transport(conf).cleanup()
+
+    for look in (addresses, lambda: require_watched_file(conf), lambda: require_plugins(conf), transport):
+        try:
+            look()
+        except ConfigurationError as error:
+            yield error
 
 
 def build_worker(conf: cfg.ConfigOpts) -> Factory:

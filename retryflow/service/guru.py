@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from oslo_config import cfg
@@ -21,6 +22,27 @@ Section = Callable[[], Mapping[str, Any]]
 
 # A signal to the whole group, and the master's word about the same signal, are one wish.
 _ONCE_IN_SECONDS = 0.5
+
+
+def require_watched_file(conf: cfg.ConfigOpts) -> None:
+    """Look at the file of ``[oslo_reports] file_event_handler``, if one is set.
+
+    :raises ConfigurationError: there is no such file.
+    """
+    options = getattr(conf, "oslo_reports", None)
+    if not options or not options.file_event_handler:
+        return
+    try:
+        Path(options.file_event_handler).stat()
+    except OSError as error:
+        raise _unwatchable(options.file_event_handler, error) from None
+
+
+def _unwatchable(name: str, error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        f"[oslo_reports] file_event_handler {name} cannot be watched ({error.strerror}); make the file, and touch it "
+        "whenever a report is wanted"
+    )
 
 
 class _Version:
@@ -69,10 +91,7 @@ class GuruReport:
             report = self._report_class()
             report.setup_autorun(_Version(), self._service_name(), conf=self._conf_of(options), setup_signal=False)
         except OSError as error:
-            raise ConfigurationError(
-                f"[oslo_reports] file_event_handler {options.file_event_handler} cannot be watched ({error.strerror}); "
-                "make the file, and touch it whenever a report is wanted"
-            ) from None
+            raise _unwatchable(options.file_event_handler, error) from None
 
     def ask(self) -> None:
         """Make a report, on a thread of its own; returns at once."""

@@ -12,6 +12,8 @@ import amqp
 import pytest
 import sqlalchemy as sa
 
+from retryflow.model import processes
+from retryflow.model.identity import ProcessIdentity
 from retryflow.queue.connection import BrokerConnection
 from tests.fixtures.busy import Busy, plain
 from tests.fixtures.command import Command
@@ -88,7 +90,7 @@ def test_every_command_answers_the_same_on_each_database(retryflow: Command, bus
                 text = text.replace(holder, name)
             rows = comparable(json.loads(text))
             if words == "doctor":
-                rows = [row for row in rows if row["check"] not in ("durability", "clock")]
+                rows = [row for row in rows if row["check"] not in ("durability", "clock", "broker")]
             answers.append((answer.status, rows))
         assert answers[0] == answers[1], words
 
@@ -227,6 +229,25 @@ def test_doctor_is_silent_on_a_deployment_at_work_and_finds_what_is_wrong_with_i
     assert worker.wait() == 0
     eventually(lambda: deployment.consumers() == 0, "nobody consumes")
     assert "nobody listens" in checks(retryflow, deployment)["queue"]["what"]
+
+
+def test_doctor_warns_where_nobody_has_named_a_broker_unless_the_standalone_daemon_is_at_work(
+    retryflow: Command, server: Busy
+) -> None:
+    """The others would each take the one on their own host, without a word."""
+
+    def found() -> list[Any]:
+        answer = retryflow("doctor", "-f", "json", database=server.url)
+        return [row for row in json.loads(answer.out) if row["check"] == "broker"]
+
+    [finding] = found()
+    assert finding["severity"] == "warning"
+    assert "transport_url is not set" in finding["what"]
+    with server.engine.begin() as connection:
+        alive = server.alive
+        scheduler = ProcessIdentity(f"{alive.holder}0", alive.host, alive.pid, alive.boot_id, 1, 1)
+        processes.see(connection, scheduler, kind="scheduler", version="1.0.0", topic=None)
+    assert found() == []
 
 
 def test_doctor_finds_a_queue_that_a_restart_of_the_broker_would_empty(

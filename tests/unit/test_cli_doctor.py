@@ -189,6 +189,16 @@ def test_a_database_that_is_away_is_found_without_its_password(retryflow: Comman
         ("[scheduler]\nbatch_size = lots\n", "batch_size"),
         ("[health]\naddress = somewhere\n", "[health] address 'somewhere'"),
         ("[certificate]\nenabled_certificate_plugins = nonesuch\n", "cannot load nonesuch"),
+        ("[DEFAULT]\nlog_file = /nonexistent/x.log\n", "the log cannot be written to /nonexistent/x.log (No such file"),
+        ("[DEFAULT]\nlog_file = /tmp\n", "the log cannot be written to /tmp (Is a directory"),
+        ("[DEFAULT]\nlog_dir = /nonexistent\n", "the log cannot be written to /nonexistent/"),
+        ("[DEFAULT]\nlog_config_append = /nonexistent/x.conf\n", "Error loading logging config /nonexistent/x.conf"),
+        ("[DEFAULT]\nlog_config_append = /dev/null\n", "no section [formatters]"),
+        ("[DEFAULT]\nuse_syslog = true\nsyslog_log_facility = bogus\n", "facility"),
+        (
+            "[oslo_reports]\nfile_event_handler = /nonexistent/f\n",
+            "file_event_handler /nonexistent/f cannot be watched",
+        ),
     ],
 )
 def test_a_configuration_that_contradicts_itself_is_found(
@@ -199,6 +209,81 @@ def test_a_configuration_that_contradicts_itself_is_found(
     answer = retryflow("doctor", "-f", "json", "--config-file", file)
     assert answer.status == 1
     assert word in found(answer)["configuration"]["what"]
+
+
+def configured(tmp_path: Any, url: str, text: str) -> list[Any]:
+    file = tmp_path / "configured.conf"
+    file.write_text(f"{text}[database]\nconnection = {url}\n")
+    return ["--config-file", file]
+
+
+def test_looking_at_the_log_makes_none(retryflow: Command, healthy: Busy, tmp_path: Any) -> None:
+    """It would belong to whoever has run doctor, and the daemon could not write to it."""
+    text = f"[DEFAULT]\nlog_file = {tmp_path / 'daemon.log'}\n[health]\nfile = {tmp_path / '{prog}.json'}\n"
+    options = configured(tmp_path, healthy.url, text)
+    before = sorted(tmp_path.iterdir())
+    assert retryflow("doctor", "-f", "json", *options).json == []
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "option", ["[health]\nfile = /nonexistent/{prog}.json", "[DEFAULT]\nshutdown_report_file = /nonexistent/{pid}.json"]
+)
+def test_a_place_that_nobody_can_write_to_is_a_warning(
+    retryflow: Command, healthy: Busy, tmp_path: Any, option: str
+) -> None:
+    answer = retryflow("doctor", "-f", "json", *configured(tmp_path, healthy.url, f"{option}\n"))
+    finding = found(answer)["configuration"]
+    assert (answer.status, finding["severity"]) == (0, "warning")
+    assert "/nonexistent/" in finding["what"]
+    assert "cannot be written (No such file or directory)" in finding["what"]
+
+
+def test_what_only_this_user_may_not_write_to_is_a_warning(
+    retryflow: Command, healthy: Busy, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemons' user may; and the superuser, whom these tests may run as, may all."""
+    monkeypatch.setattr("retryflow.conf.places.os.access", lambda *_: False)
+    text = f"[DEFAULT]\nlog_file = {tmp_path / 'daemon.log'}\n"
+    answer = retryflow("doctor", "-f", "json", *configured(tmp_path, healthy.url, text))
+    finding = found(answer)["configuration"]
+    assert (answer.status, finding["severity"]) == (0, "warning")
+    assert "Permission denied" in finding["what"]
+    assert "daemons' user" in finding["remedy"]
+
+
+@pytest.mark.parametrize("text", ["[lease\n", None])
+def test_a_file_that_cannot_be_read_is_a_finding(retryflow: Command, tmp_path: Any, text: str | None) -> None:
+    file = tmp_path / "torn.conf"
+    if text is not None:
+        file.write_text(text)
+    answer = retryflow("doctor", "-f", "json", "--config-file", file)
+    assert (answer.status, answer.err) == (1, "")
+    [finding] = found(answer).values()
+    assert (finding["check"], "torn.conf" in finding["what"]) == ("configuration", True)
+
+
+def test_a_url_that_cannot_be_read_is_a_finding_without_its_password(retryflow: Command, tmp_path: Any) -> None:
+    answer = retryflow("doctor", "-f", "json", *configured(tmp_path, "postgresql+psycopg://me:ge$heim@h/x", ""))
+    assert (answer.status, answer.err) == (1, "")
+    rows = json.loads(answer.out)
+    assert [row["check"] for row in rows] == ["configuration"]
+    assert "[database] connection has a $ " in rows[0]["what"]
+    assert "heim" not in answer.out
+
+
+def test_a_value_out_of_range_is_no_fault_of_the_database(retryflow: Command, healthy: Busy, tmp_path: Any) -> None:
+    options = configured(tmp_path, healthy.url, "[lease]\nlease_seconds = -1\n")
+    answer = retryflow("doctor", "-f", "json", *options)
+    assert [row["check"] for row in json.loads(answer.out)] == ["configuration"]
+
+
+def test_each_reason_to_refuse_is_found_at_once(retryflow: Command, healthy: Busy, tmp_path: Any) -> None:
+    text = "[health]\naddress = somewhere\n[oslo_reports]\nfile_event_handler = /nonexistent/f\n"
+    text += "[certificate]\nenabled_certificate_plugins = nonesuch\n"
+    answer = retryflow("doctor", "-f", "json", *configured(tmp_path, healthy.url, text))
+    told = " ".join(row["what"] for row in json.loads(answer.out) if row["check"] == "configuration")
+    assert [word for word in ("[health] address", "file_event_handler", "nonesuch") if word not in told] == []
 
 
 def test_all_values_that_cannot_be_read_are_found_at_once(retryflow: Command, healthy: Busy, tmp_path: Any) -> None:

@@ -163,7 +163,6 @@ def test_a_url_of_a_database_that_can_never_work_is_one_line_without_its_passwor
 @pytest.mark.parametrize(
     ("words", "text", "told"),
     [
-        ("doctor", "[database]\nconnection = postgresql+psycopg://me:ge$heim@h/x\n", "[database] connection has a $ "),
         ("stats", "[database]\nconnection = postgresql+psycopg://me:ge$heim@h/x\n", "[database] connection has a $ "),
         ("order list --stuck", "[lease]\nlease_seconds = x\n", "[lease] lease_seconds in {file}: 'x' is no number"),
         ("order list --stuck", "[retry]\njitter = 7\n[lease]\nlease_seconds = 0\n", "in {file}: should be "),

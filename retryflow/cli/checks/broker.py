@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oslo_config import cfg
 
 from retryflow.cli.checks.finding import WARNING, Finding
 from retryflow.cli.sending import names_a_broker
 
+if TYPE_CHECKING:
+    from retryflow.cli.store import Store
+
 CHECK = "broker"
 
 
-def check(conf: cfg.ConfigOpts) -> Iterator[Finding]:
-    """Look at RabbitMQ; other transports, and the standalone daemon's own, are not looked at."""
+def check(conf: cfg.ConfigOpts, *, needed: bool = True) -> Iterator[Finding]:
+    """Look at RabbitMQ; other transports, and the standalone daemon's own, are not looked at.
+
+    :param needed: whether a broker is needed, so that one that nobody has named is a finding.
+    """
     if not names_a_broker(conf):
+        from retryflow.queue.transport import is_in_process
+
+        database = conf.database.connection or "sqlite"
+        if needed and not (is_in_process(conf) or database.startswith("sqlite")):
+            yield Finding(
+                check=CHECK,
+                severity=WARNING,
+                what="[DEFAULT] transport_url is not set: barbican-worker and barbican-task-scheduler take the broker "
+                "on their own host, rabbit://localhost:5672/",
+                remedy="set it to the broker of all of them, rabbit://user:password@host:5672/virtual_host; only "
+                "retryflow-standalone needs none",
+            )
         return
     from retryflow.queue.connection import BROKER_TROUBLE, BrokerConnection
     from retryflow.queue.transport import broker_of, get_transport, is_rabbit
@@ -41,6 +59,17 @@ def check(conf: cfg.ConfigOpts) -> Iterator[Finding]:
         yield from _queue(connection, conf)
     finally:
         connection.close_gracefully(1.0)
+
+
+def is_standalone(store: Store, *, alive_within_seconds: float) -> bool:
+    """Whether a process is at work that is worker and scheduler in one, which needs no broker."""
+    from retryflow.model import processes
+
+    kinds: dict[tuple[str, int], set[str]] = {}
+    for row in store.read(processes.all_rows):
+        if row.unseen_seconds <= alive_within_seconds:
+            kinds.setdefault((row.host, row.pid), set()).add(row.kind)
+    return any(len(found) > 1 for found in kinds.values())
 
 
 def _is_refusal(error: BaseException | None) -> bool:
