@@ -6,18 +6,20 @@ import argparse
 import datetime
 import shutil
 import time
+import unicodedata
 from typing import TYPE_CHECKING, Any
 
 from retryflow.cli import next_step, stats, words
 from retryflow.cli.base import Command
 from retryflow.cli.words import number_from_1, seconds_of
+from retryflow.conf.reading import one_line
 
 if TYPE_CHECKING:
     from retryflow.model.census import Census
 
 _CLEAR = "\x1b[H\x1b[2J"
 _WINDOW_SECONDS = 60.0
-_FIXED_LINES = 11
+_PIPE_LINES = 60
 
 
 class Top(Command):
@@ -37,37 +39,85 @@ class Top(Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        terminal = self.app.stdout.isatty()
-        left = parsed_args.count or (None if terminal else 1)
+        live = self.app.stdout.isatty()
+        left = parsed_args.count or (None if live else 1)
+        lines: list[str] = []
         try:
             while True:
-                lines = self._lines(shutil.get_terminal_size().lines if terminal else 60)
-                self.app.stdout.write((_CLEAR if terminal else "") + "\n".join(lines) + "\n")
+                columns, height = shutil.get_terminal_size() if live else (None, _PIPE_LINES)
+                # The last line stays empty: what is written into the last cell of all may scroll.
+                lines = self._look(max(1, height - 1), shown=lines if live else [])
+                if live:
+                    self.app.stdout.write(_CLEAR + "\n".join(fitted(line, (columns or 80) - 1) for line in lines))
+                else:
+                    self.app.stdout.write("\n".join(lines) + "\n")
                 self.app.stdout.flush()
                 left = None if left is None else left - 1
                 if left == 0:
-                    return
+                    break
                 time.sleep(max(0.2, parsed_args.interval))
         except KeyboardInterrupt:
-            return
+            pass
+        if live and lines:
+            self.app.stdout.write("\n")
+
+    def _look(self, height: int, *, shown: list[str]) -> list[str]:
+        """:param shown: what stands there; it stays under a word on the trouble while the database is away.
+        :returns: at most ``height`` lines."""
+        from oslo_db.exception import DBError
+        from sqlalchemy.exc import SQLAlchemyError
+
+        from retryflow.model.transaction import driver_error, is_disconnect, is_lost_race
+
+        try:
+            return self._lines(height)
+        except (DBError, SQLAlchemyError) as error:
+            if not shown or not (is_disconnect(error) or is_lost_race(error)):
+                raise
+            moment = f"{datetime.datetime.now().astimezone():%H:%M:%S}"
+            what = f"the database does not answer; waiting for it ({one_line(driver_error(error))})"
+            return [f"{moment}  {what}", *shown[1:]][:height]
 
     def _lines(self, height: int) -> list[str]:
         from retryflow.model import listing
 
-        rows = max(3, (height - _FIXED_LINES) // 2)
         liveness = next_step.Liveness(self.app.conf.lease.lease_seconds)
         census = stats.count(self.store, self.app.conf, window_seconds=_WINDOW_SECONDS)
-        running = self.store.read(lambda connection: listing.lease_page(connection, held=True, limit=rows))
-        next_rows = self.store.read(lambda connection: listing.retry_page(connection, limit=rows))
-        return [
-            *summary(census, self.store.shown),
-            "",
-            f"{'RUNNING ORDER':<38}{'SINCE':>9}  {'TASK':<28}WORKER",
-            *(_running(row, liveness) for row in running),
-            "",
-            f"{'NEXT ORDER':<38}{'DUE':>9}  {'TASK':<28}LAST ERROR",
-            *(_next(row) for row in next_rows),
-        ]
+        running = self.store.read(lambda connection: listing.lease_page(connection, held=True, limit=height))
+        next_rows = self.store.read(lambda connection: listing.retry_page(connection, limit=height))
+        return arranged(
+            summary(census, self.store.shown),
+            [f"{'RUNNING ORDER':<38}{'SINCE':>9}  {'TASK':<28}WORKER", *(_running(row, liveness) for row in running)],
+            [f"{'NEXT ORDER':<38}{'DUE':>9}  {'TASK':<28}LAST ERROR", *(_next(row) for row in next_rows)],
+            height=height,
+        )
+
+
+def arranged(head: list[str], first: list[str], second: list[str], *, height: int) -> list[str]:
+    """Put the parts below each other: what does not fit is left out of the two lists, and these before the head.
+
+    :param first: a list with its title.
+    :param second: the same; each gets half of the room, and what the other does not need.
+    :param height: the most lines there may be.
+    """
+    room = height - len(head) - 2 * len(("", "title"))
+    if room < 2:
+        return head[:height]
+    of_second = min(len(second) - 1, max(room - (len(first) - 1), room // 2))
+    of_first = room - of_second
+    return [*head, "", *first[: of_first + 1], "", *second[: of_second + 1]]
+
+
+def fitted(line: str, columns: int) -> str:
+    """:returns: as much of a line as fits into so many cells of a terminal, without what would move its cursor."""
+    kept, left = [], columns
+    for letter in line:
+        shown = letter if letter.isprintable() else "?"
+        left -= 0 if unicodedata.combining(shown) else 2 if unicodedata.east_asian_width(shown) in "WF" else 1
+        if left < 0:
+            break
+        kept.append(shown)
+    return "".join(kept)
 
 
 def summary(census: Census, database: str) -> list[str]:
