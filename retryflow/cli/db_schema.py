@@ -9,8 +9,11 @@ from typing import Any
 from retryflow import conf as configuration
 from retryflow.cli.base import Command, Lister, Show
 from retryflow.cli.columns import Maybe
+from retryflow.cli.differences import remedy_of, tell
 from retryflow.cli.failures import CommandFailed
 from retryflow.conf.reading import one_line
+
+_SHOWN = 3
 
 
 class DbUpgrade(Command):
@@ -29,6 +32,7 @@ class DbUpgrade(Command):
         try:
             before = schema.current(engine)
             after = schema.upgrade(engine)
+            made = schema.make_lost_tables(engine)
         except (DBError, sa.exc.SQLAlchemyError) as error:
             # Not "run: retryflow db upgrade", which is what other commands would say of a missing table.
             reason = one_line(driver_error(error))
@@ -37,6 +41,8 @@ class DbUpgrade(Command):
             engine.dispose()
         done = f"was at {before or 'nothing'}, is at {after}" if before != after else f"was at {after} already"
         self.say("the schema of %s %s", self.store.shown, done)
+        if made:
+            self.say("what had been lost is made again, empty: %s", ", ".join(made))
 
 
 class DbCurrent(Show):
@@ -70,9 +76,9 @@ class DbCheck(Command):
         schema.check(self.store.engine)
         found = schema.differences(self.store.engine)
         if found:
-            # One is enough for a line; they nearly always come together.
+            some = ", ".join(tell(each) for each in found[:_SHOWN]) + (", ..." if len(found) > _SHOWN else "")
             raise CommandFailed(
-                f"the schema of {self.store.shown} has the right revision, but differs from the models in "
-                f"{len(found)} places, the first: {found[0]!r:.200}; undo what was changed by hand"
+                f"the schema of {self.store.shown} has the right revision, but differs from this version's in "
+                f"{len(found)} places: {some}; {remedy_of(found)}"
             )
         self.say("the schema of %s is at %s, as it should be", self.store.shown, schema.head())

@@ -85,11 +85,19 @@ def history(engine: sa.Engine) -> list[Revision]:
 def check(engine: sa.Engine) -> None:
     """Refuse a database that this version cannot work with.
 
-    :raises SchemaError: the schema is missing, too old, or newer than this version; the message names the command to
-        run.
+    :raises SchemaError: the schema is missing, too old, or newer than this version, or a table of it is missing; the
+        message names the command to run.
     """
     at, wanted = current(engine), head()
     if at == wanted:
+        with engine.connect() as connection:
+            lost = _lost_tables(connection)
+        if lost:
+            of = "its table" if len(lost) == 1 else "its tables"
+            raise SchemaError(
+                f"the database has lost {of} {', '.join(table.name for table in lost)}; restore a backup, or make what "
+                f"is missing again, empty, by: {_UPGRADE_COMMAND}"
+            )
         return
     if at is None:
         raise SchemaError(f"the database has no retryflow tables; run: {_UPGRADE_COMMAND}")
@@ -113,6 +121,25 @@ def upgrade(engine: sa.Engine) -> str:
     with engine.connect() as connection, _only_one(connection), connection.begin():
         command.upgrade(_config(connection), "head")
     return head()
+
+
+def make_lost_tables(engine: sa.Engine) -> list[str]:
+    """Make again what is missing in a schema that is up to date: somebody dropped it, or left it out of a backup.
+
+    No daemon does: that its rows are gone must not pass unseen.
+
+    :returns: the names of the tables; they are empty.
+    """
+    with engine.connect() as connection, _only_one(connection), connection.begin():
+        lost = _lost_tables(connection)
+        metadata.create_all(connection, tables=lost, checkfirst=False)
+    return [table.name for table in lost]
+
+
+def _lost_tables(connection: sa.Connection) -> list[sa.Table]:
+    look = sa.inspect(connection)
+    # By its name each, since they need not be in the schema that the search path names first.
+    return [table for table in metadata.sorted_tables if not look.has_table(table.name)]
 
 
 def differences(engine: sa.Engine) -> list[object]:

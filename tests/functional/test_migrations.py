@@ -132,6 +132,22 @@ def test_a_schema_that_is_too_new_is_neither_used_nor_changed(engine: sa.Engine)
     assert schema.current(engine) == "9999"
 
 
+def test_a_schema_that_has_lost_tables_is_refused_until_they_are_made_again(engine: sa.Engine) -> None:
+    schema.upgrade(engine)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE entity_locks")
+        connection.exec_driver_sql("DROP TABLE order_events")
+    with pytest.raises(SchemaError, match=r"lost its tables entity_locks, order_events; .*: retryflow db upgrade"):
+        schema.check(engine)
+    schema.upgrade(engine)
+    with pytest.raises(SchemaError, match=r"lost its tables"):
+        schema.check(engine)
+    assert schema.make_lost_tables(engine) == ["entity_locks", "order_events"]
+    schema.check(engine)
+    assert schema.differences(engine) == []
+    assert schema.make_lost_tables(engine) == []
+
+
 def test_a_schema_that_is_too_old_is_refused_and_the_command_named(
     engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

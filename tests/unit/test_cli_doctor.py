@@ -152,6 +152,16 @@ def test_a_schema_that_is_missing_is_the_only_finding(retryflow: Command, tmp_pa
     assert "retryflow db upgrade" in findings["schema"]["remedy"]
 
 
+def test_a_table_that_is_missing_is_the_only_finding(retryflow: Command, healthy: Busy) -> None:
+    plant(healthy, "DROP TABLE entity_locks")
+    answer = retryflow("doctor", "-f", "json", database=healthy.url)
+    assert answer.status == 1
+    findings = found(answer)
+    assert list(findings) == ["schema"]
+    assert "lost its table entity_locks" in findings["schema"]["what"]
+    assert "retryflow db upgrade" in findings["schema"]["remedy"]
+
+
 @pytest.mark.parametrize(
     ("url", "check", "told"),
     [

@@ -90,6 +90,22 @@ def test_a_database_without_tables_is_one_line_that_names_the_command(
     answer.assert_refused("has no retryflow tables", "retryflow db upgrade")
 
 
+@pytest.mark.parametrize("words", ["lock show", "lock break --yes", "db check", "order create --type certificate"])
+def test_a_table_that_is_missing_is_named_and_so_is_the_command_that_makes_it_again(
+    retryflow: Command, busy: Busy, words: str
+) -> None:
+    with busy.engine.begin() as connection:
+        connection.execute(sa.text("DROP TABLE entity_locks"))
+    answer = retryflow(*words.split(), database=busy.url)
+    answer.assert_refused("has lost its table entity_locks; ", "retryflow db upgrade")
+    made = retryflow("db", "upgrade", database=busy.url)
+    assert (made.status, made.err.splitlines()[1:]) == (
+        0,
+        ["retryflow: what had been lost is made again, empty: entity_locks"],
+    )
+    assert retryflow("db", "check", database=busy.url).status == 0
+
+
 @pytest.mark.parametrize("words", [*COMMON, *SCHEMA])
 def test_a_file_that_is_no_database_is_one_line(retryflow: Command, tmp_path: Path, words: str) -> None:
     (tmp_path / "text").write_text("certainly no database " * 100)

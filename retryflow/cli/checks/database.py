@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from retryflow.cli.checks.finding import BROKEN, WARNING, Finding
+from retryflow.cli.differences import remedy_of, tell
 from retryflow.errors import SchemaError
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ def check_schema(store: Store) -> Iterator[Finding]:
             check="schema",
             severity=WARNING if only_more else BROKEN,
             what=f"the schema differs from this version's in {len(found)} places: "
-            + "; ".join(_difference(difference) for difference in found[:5]),
-            remedy="undo what was changed by hand; a missing index is made again by CREATE INDEX with the same name",
+            + "; ".join(tell(difference) for difference in found[:5]),
+            remedy=remedy_of(found),
         )
 
 
@@ -90,15 +91,3 @@ def _settings(connection: sa.Connection) -> list[tuple[str, tuple[str, ...], str
         (name, values, str(connection.exec_driver_sql(query.format(name)).scalar_one()))
         for name, values in wanted.items()
     ]
-
-
-def _difference(difference: object) -> str:
-    match difference:
-        case (str(kind), *rest):
-            names = [str(getattr(part, "name", part)) for part in rest if part is not None]
-            told = {"add": "missing", "remove": "additional"}
-            what, _, of = kind.partition("_")
-            return f"{told.get(what, what)} {of.replace('_', ' ')} {' '.join(names)}"
-        case [(str(kind), *rest), *_]:
-            return f"{kind.replace('_', ' ')} {rest[1]}.{rest[2]}"
-    return str(difference)[:200]
