@@ -4,6 +4,8 @@ import argparse
 import re
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+# A hundred years: further back than any order, and not before the first moment that a database knows.
+_GREATEST_DAYS = 36500
 _STEPS = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 
 
@@ -11,12 +13,15 @@ def seconds_of(text: str) -> float:
     """Read a length of time: ``90``, ``90s``, ``15m``, ``2h``, ``3d``, ``1w``, ``1d12h``.
 
     :returns: seconds.
-    :raises argparse.ArgumentTypeError: it is none.
+    :raises argparse.ArgumentTypeError: it is none, or longer than databases can reckon with.
     """
     parts = re.findall(r"(\d+(?:\.\d+)?)([smhdw]?)", text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise argparse.ArgumentTypeError(f"{text!r} is no length of time; write it like 90, 90s, 15m, 2h, 3d or 1d12h")
-    return sum(float(number) * _UNITS[unit or "s"] for number, unit in parts)
+    seconds = sum(float(number) * _UNITS[unit or "s"] for number, unit in parts)
+    if seconds > _GREATEST_DAYS * _UNITS["d"]:
+        raise argparse.ArgumentTypeError(f"{text!r} is too long; the greatest length of time is {_GREATEST_DAYS}d")
+    return seconds
 
 
 def number_from_1(text: str, *, up_to: int | None = None) -> int:

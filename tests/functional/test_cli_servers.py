@@ -31,6 +31,8 @@ READING = [
     "order list --stuck",
     "order list --older-than 14m30s",
     "order list --newer-than 11m30s",
+    "order list --newer-than 36500d",
+    "stats --window 36500d",
     "order show polls",
     "order show lost",
     "order show done",

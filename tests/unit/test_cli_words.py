@@ -30,6 +30,13 @@ def test_what_is_no_length_is_refused(text: str) -> None:
         words.seconds_of(text)
 
 
+@pytest.mark.parametrize("text", ["36500d1s", "99999999999d", "9" * 400])
+def test_a_length_that_no_database_can_reckon_with_is_refused(text: str) -> None:
+    assert words.seconds_of("36500d") == 36500 * 86400
+    with pytest.raises(argparse.ArgumentTypeError, match=r"is too long; the greatest length of time is 36500d$"):
+        words.seconds_of(text)
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "", "two", "1.5", "²", "٣"])
 def test_what_is_no_number_from_1_is_refused(text: str) -> None:
     assert words.number_from_1("1") == 1
