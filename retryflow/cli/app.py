@@ -13,6 +13,7 @@ from oslo_config import cfg
 import retryflow
 from retryflow import conf as configuration
 from retryflow.cli.commands import Commands
+from retryflow.cli.legible import legible
 
 PROG = "retryflow"
 USAGE = 2
@@ -20,6 +21,12 @@ _DESCRIPTION = (
     "See and steer the orders of retryflow. Without any configuration it speaks to the database of "
     "retryflow-standalone."
 )
+
+
+class _Formatter(logging.Formatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is logging's
+        # We speak in single lines; the libraries in their statements as well.
+        return legible(super().formatMessage(record), lines=record.name != RetryflowApp.LOG.name)
 
 
 class RetryflowApp(cliff_app.App):
@@ -92,7 +99,7 @@ class RetryflowApp(cliff_app.App):
     def configure_logging(self) -> None:
         """Standard error gets our own lines; what the libraries log only on request, as it is no answer to anybody."""
         self._handler = logging.StreamHandler(self.stderr)
-        self._handler.setFormatter(logging.Formatter(f"{PROG}: %(message)s"))
+        self._handler.setFormatter(_Formatter(f"{PROG}: %(message)s"))
         level = (logging.CRITICAL + 1, logging.WARNING, logging.DEBUG)[min(self.options.verbose_level, 2)]
         logging.getLogger().setLevel(level)
         logging.getLogger().addHandler(self._handler)

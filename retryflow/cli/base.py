@@ -14,6 +14,7 @@ from oslo_config import cfg
 
 from retryflow.cli.app import RetryflowApp
 from retryflow.cli.failures import CommandFailed, told
+from retryflow.cli.legible import legible
 from retryflow.cli.store import Store
 from retryflow.conf.reading import one_line
 from retryflow.conf.validation import unreadable
@@ -51,7 +52,7 @@ class _Common(command.Command):
             return
         if not self.app.stdin.isatty():
             raise CommandFailed(f"{question} Nobody is here to answer; say --yes if it is meant")
-        self.app.stderr.write(f"{question} [y/N] ")
+        self.app.stderr.write(f"{legible(question)} [y/N] ")
         self.app.stderr.flush()
         if self.app.stdin.readline().strip().lower() not in ("y", "yes"):
             raise CommandFailed("nothing was done")
@@ -81,6 +82,11 @@ def _cell(value: Any) -> Any:
     return json.dumps(plain, ensure_ascii=False) if isinstance(plain, dict | list) else "" if plain is None else plain
 
 
+def _seen(value: Any) -> Any:
+    """A value for a table; a column of ours knows by itself what can be shown of it."""
+    return legible(value) if isinstance(value, str) else value
+
+
 class Command(_Common):
     """A command that does something and has nothing to show."""
 
@@ -104,6 +110,8 @@ class Lister(_Common, lister.Lister):
             return 0
         if parsed_args.formatter == "csv":
             rows = [[_cell(value) for value in row] for row in rows]
+        elif parsed_args.formatter == "table":
+            rows = [[_seen(value) for value in row] for row in rows]
         return super().produce_output(parsed_args, column_names, rows)
 
 
@@ -115,6 +123,8 @@ class Show(_Common, show.ShowOne):
         if parsed_args.formatter == "table" and not parsed_args.columns and not parsed_args.print_empty:
             filled = [(name, value) for name, value in zip(column_names, data, strict=True) if str(value)]
             column_names, data = zip(*filled, strict=True)
+        if parsed_args.formatter == "table":
+            data = [_seen(value) for value in data]
         return super().produce_output(parsed_args, column_names, data)
 
     @staticmethod

@@ -10,6 +10,7 @@ from typing import Any
 from cliff.columns import FormattableColumn
 
 from retryflow.cli import words
+from retryflow.cli.legible import legible
 
 Column = FormattableColumn[Any]
 
@@ -51,14 +52,14 @@ class Maybe(Column):
     """A value that may be missing: nothing for people, null for programs."""
 
     def human_readable(self) -> str:
-        """:returns: the value as text."""
-        return "" if self._value is None else str(self._value)
+        """:returns: the value as text on one line."""
+        return "" if self._value is None else legible(str(self._value))
 
 
 class Told(Column):
     """Anything, with a function that tells it to people.
 
-    :param tell: called only for people.
+    :param tell: called only for people; the ends of lines in what it returns are meant.
     """
 
     def __init__(self, value: Any, tell: Callable[[Any], str]) -> None:
@@ -67,7 +68,7 @@ class Told(Column):
 
     def human_readable(self) -> str:
         """:returns: what ``tell`` makes of it."""
-        return "" if self._value is None else self._tell(self._value)
+        return "" if self._value is None else legible(self._tell(self._value), lines=True)
 
 
 def document(value: Any) -> Told:

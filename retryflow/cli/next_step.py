@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from retryflow.cli import words
 from retryflow.cli.columns import Told, iso
+from retryflow.cli.legible import legible
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -98,7 +99,7 @@ def column(status: str, steps: list[dict[str, Any]]) -> Told:
     """:returns: the steps as one column; a PENDING order without any is told as what it is, stuck."""
     if not steps and status == "PENDING":
         return Told([], lambda _: "none: it is stuck (see retryflow doctor)")
-    return Told(steps, lambda several: "\n".join(sentence(step) for step in several))
+    return Told(steps, lambda several: "\n".join(legible(sentence(step)) for step in several))
 
 
 def sentence(step: dict[str, Any]) -> str:

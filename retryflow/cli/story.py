@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from retryflow.cli import words
 from retryflow.cli.columns import Told, iso
+from retryflow.cli.legible import legible
 from retryflow.cli.next_step import host_of
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ def tell(line: AnyRow) -> str:
         took = "" if line.seconds is None else f", {seconds(line.seconds)}"
         parts.append(f"on {host_of(line.holder)}{took}")
     told = ", ".join(parts)
-    return f"{told}: {line.detail}" if line.detail else told
+    # On one line, or it could pass for a line of the history.
+    return legible(f"{told}: {line.detail}" if line.detail else told)
 
 
 def seconds(value: float) -> str:

@@ -185,6 +185,11 @@ def clean_text(text: str) -> str:
     return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
 
+def clean_line(text: str) -> str:
+    """:returns: ``text`` as one line of printable characters, so that it cannot pass for lines of a log."""
+    return " ".join("".join(char if char.isprintable() else " " for char in clean_text(text)).split())
+
+
 def _delay(wanted: float | None, otherwise: float) -> float:
     if wanted is None or math.isnan(wanted):
         return otherwise

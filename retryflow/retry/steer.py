@@ -14,7 +14,7 @@ from retryflow.model import ailments, events, leases, orders, retry_rows
 from retryflow.model.orders import ERROR, PENDING
 from retryflow.model.task_state import UPDATE_TASK, TaskState
 from retryflow.model.transaction import transact
-from retryflow.retry.plan import clean_text
+from retryflow.retry.plan import clean_line
 from retryflow.retry.sending import SchedulerWaker, Ticket, TicketSender
 from retryflow.retry.settings import Settings
 from retryflow.retry.submit import FIRST_TASK, NewOrder, send
@@ -66,11 +66,12 @@ def update_order(
 def cancel_order(engine: sa.Engine, order_id: str, *, reason: str = "cancelled by request") -> None:
     """End a PENDING order: ERROR with sub_status ``cancelled``. A running task is told, and its outcome is dropped.
 
+    :param reason: is kept on one line, with blanks for control characters.
     :raises OrderNotFound: there is no such order.
     :raises WrongOrderState: it has ended already.
     """
 
-    reason = clean_text(reason)
+    reason = clean_line(reason)
 
     def work(connection: sa.Connection) -> bool:
         retry_rows.delete_of_order(connection, order_id)

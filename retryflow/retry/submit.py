@@ -20,7 +20,6 @@ from retryflow.model.orders import PENDING
 from retryflow.model.tables import order_events, order_task_leases, orders
 from retryflow.model.task_state import TaskState
 from retryflow.model.transaction import driver_error, transact
-from retryflow.retry.plan import clean_text
 from retryflow.retry.sending import Ticket, TicketSender
 from retryflow.retry.settings import Settings
 
@@ -42,9 +41,10 @@ class NewOrder:
 
     :param type: a name of the ``retryflow.order_types`` namespace; an unknown one ends in ERROR with a reason.
     :param meta: a JSON object; what it must hold is the order type's business.
-    :param id: chosen by the caller, so that submitting twice is harmless; at most 36 characters. Made up if ``None``.
+    :param id: chosen by the caller, so that submitting twice is harmless; at most 36 printable characters, as all texts
+        here without a blank at either end. Made up if ``None``.
     :param request_id: stands in each log line about the order.
-    :raises InvalidOrder: a value has the wrong type, is too long, or is no JSON.
+    :raises InvalidOrder: a value has the wrong type, is empty or too long, holds control characters, or is no JSON.
     """
 
     type: str
@@ -58,14 +58,22 @@ class NewOrder:
             value = getattr(self, name)
             if value is None and name != "type":
                 continue
-            if not isinstance(value, str) or not value or len(value) > length or clean_text(value) != value:
-                raise InvalidOrder(f"order {name} must be a text of 1 to {length} characters; it is {value!r:.80}")
+            if not isinstance(value, str) or not 1 <= len(value) <= length or not _is_plain(value):
+                raise InvalidOrder(
+                    f"order {name} must be a text of 1 to {length} characters, all of them printable, and no blank at "
+                    f"either end; it is {value!r:.80}"
+                )
         if not isinstance(self.meta, Mapping):
             raise InvalidOrder(f"order meta must be a JSON object; it is {type(self.meta).__name__}")
         try:
             json.dumps(dict(self.meta), allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidOrder(f"order meta must be JSON: {error}") from None
+
+
+def _is_plain(text: str) -> bool:
+    """Such a text can be searched for in a log, and writes neither a line of its own there nor on a terminal."""
+    return text.isprintable() and text == text.strip()
 
 
 @dataclass(frozen=True)

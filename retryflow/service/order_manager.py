@@ -31,7 +31,7 @@ from retryflow.retry.context import TaskContext
 from retryflow.retry.finish import Finished, checkpoint, hand_back
 from retryflow.retry.keeper import LeaseKeeper
 from retryflow.retry.log_context import about, speak_of
-from retryflow.retry.plan import clean_text
+from retryflow.retry.plan import clean_line, clean_text
 from retryflow.retry.policy import RandomSource
 from retryflow.retry.running import Running, RunningTasks
 from retryflow.retry.sending import SchedulerWaker
@@ -281,14 +281,14 @@ class OrderManager(Manager):
         if not _is_id(order_id):
             LOG.warning("Dropped a %s message whose order_id is no id", task)
             return
-        request = clean_text(request_id)[:64] if isinstance(request_id, str) else None
+        request = clean_line(request_id)[:64] if isinstance(request_id, str) else None
         try:
             if meta is not None:
                 update_order(self._engine, order_id, meta, request_id=request, waker=self._waker)
             elif not admit_foreign_ticket(self._engine, order_id, task, request_id=request, waker=self._waker):
                 LOG.debug("order %s: a %s message without task_id finds nothing to do", order_id, task)
         except RetryflowError as error:
-            LOG.warning("Dropped a %s message: %s", task, error)
+            LOG.warning("Dropped a %s message: %s", task, clean_line(str(error)))
         except Exception as error:
             if is_trouble(error):
                 self._database_trouble(error)

@@ -142,6 +142,7 @@ def test_t15_messages_with_fewer_and_more_arguments_run(desk: Desk, worker: Orde
         {"order_id": "unknown"},
         {"order_id": "unknown", "request_id": {"a": 1}},
         {"order_id": "unknown", "request_id": "NUL \x00"},
+        {"order_id": "unknown\nCRITICAL gone\x1b", "updated_meta": {}},
         {"order_id": "unknown", "task_id": "unknown"},
     ],
     ids=lambda arguments: repr(arguments)[:30],
@@ -155,16 +156,18 @@ def test_a_message_that_is_no_ticket_is_dropped_and_never_comes_back(
         with caplog.at_level(logging.WARNING):
             assert worker.deliver(method, **arguments) is None
         assert len(caplog.records) <= 1
+        assert all(record.getMessage().isprintable() for record in caplog.records)
         assert len(caplog.text) < 1000
     assert not worker.manager.keeper.suspects
 
 
 def test_a_foreign_message_with_an_odd_request_id_is_admitted(desk: Desk, worker: OrderWorker) -> None:
-    for request_id in ("lone \ud800", "NUL \x00", "x" * 5000, 7, None):
+    for request_id in ("lone \ud800", "NUL \x00", "two\nlines\x1b", "x" * 5000, 7, None):
         order_id = desk.submit()
         desk.write(sa.delete(order_task_leases).where(_leases.order_id == order_id))
         assert worker.deliver("process_type_order", order_id=order_id, request_id=request_id) is None
-        assert len(desk.rows(order_id)) == 1
+        [row] = desk.rows(order_id)
+        assert row.request_id is None or row.request_id.isprintable()
 
 
 # --- clients that know nothing of leases ---
