@@ -25,6 +25,7 @@ COLUMNS = (
     "retry_count",
     "poll_count",
     "crash_count",
+    "request_id",
 )
 
 
@@ -61,6 +62,8 @@ class LeaseList(Lister):
 
 
 def _columns(row: Any, liveness: Liveness) -> tuple[Any, ...]:
+    from retryflow.retry.log_context import request_of
+
     alive = None if row.holder is None else liveness.of(row)
     state = "running" if row.holder else "waiting"
     return (
@@ -78,4 +81,5 @@ def _columns(row: Any, liveness: Liveness) -> tuple[Any, ...]:
         row.retry_count,
         row.poll_count,
         row.crash_count,
+        request_of(row.order_id, row.request_id),
     )

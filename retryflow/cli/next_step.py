@@ -68,7 +68,7 @@ def of_orders(
 
 def of_lease(lease: AnyRow, liveness: Liveness) -> dict[str, Any]:
     """:returns: what a lease says about its order's next step."""
-    step: dict[str, Any] = {"step": WAITS, "task": lease.task, "task_id": lease.id, **_counts(lease)}
+    step: dict[str, Any] = {"step": WAITS, "task": lease.task, "task_id": lease.id, **_kept(lease)}
     if lease.holder is None:
         return step | {"since": iso(lease.created_at), "seconds": _rounded(lease.waiting_seconds), **_sent(lease)}
     alive = liveness.of(lease)
@@ -91,7 +91,7 @@ def of_retry_row(row: AnyRow) -> dict[str, Any]:
         "at": iso(row.retry_at),
         "due_in_seconds": _rounded(row.due_in_seconds),
         "stands_behind": row.lease_id,
-        **_counts(row),
+        **_kept(row),
     }
 
 
@@ -125,8 +125,11 @@ def _rounded(seconds: float | None) -> float:
     return round(float(seconds or 0.0), 3)
 
 
-def _counts(row: AnyRow) -> dict[str, Any]:
-    return {name: row._mapping[name] for name in ("retry_count", "poll_count", "crash_count", "last_error")}
+def _kept(row: AnyRow) -> dict[str, Any]:
+    from retryflow.retry.log_context import request_of
+
+    counts = {name: row._mapping[name] for name in ("retry_count", "poll_count", "crash_count", "last_error")}
+    return counts | {"request_id": request_of(row.order_id, row.request_id)}
 
 
 def _sent(lease: AnyRow) -> dict[str, Any]:

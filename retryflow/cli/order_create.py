@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,7 +42,7 @@ class OrderCreate(Show):
             "--id", help="the order's id, so that submitting twice makes one order; made up if not given"
         )
         parser.add_argument("--project", help="the project that the order belongs to")
-        parser.add_argument("--request-id", help="stands in each log line about the order; made up if not given")
+        parser.add_argument("--request-id", help="stands in each log line about the order (default: req- and its id)")
         parser.add_argument("--wait", action="store_true", help="wait until the order has ended")
         parser.add_argument(
             "--timeout", type=seconds_of, metavar="TIME", help="with --wait: wait no longer than this (90s, 15m)"
@@ -56,7 +55,8 @@ class OrderCreate(Show):
             self._wait(order_id, parsed_args.timeout)
         shown, _ = order_show.show(self.store, order_id, lease_seconds=self.app.conf.lease.lease_seconds)
         if not parsed_args.wait:
-            shown = {name: shown[name] for name in ("id", "status", "type", "project_id", "created_at", "next_step")}
+            names = ("id", "status", "type", "project_id", "request_id", "created_at", "next_step")
+            shown = {name: shown[name] for name in names}
         return self.fields(shown)
 
     def _submit(self, parsed_args: argparse.Namespace) -> str:
@@ -67,7 +67,7 @@ class OrderCreate(Show):
             type=parsed_args.type,
             meta=read_meta(csr=parsed_args.csr, meta_file=parsed_args.meta_file, pairs=parsed_args.meta),
             project_id=parsed_args.project,
-            request_id=parsed_args.request_id or f"req-{uuid.uuid4()}",
+            request_id=parsed_args.request_id,
             id=parsed_args.id,
         )
         conf = self.app.conf

@@ -71,6 +71,7 @@ def show(store: Store, order_id: str, *, lease_seconds: float) -> tuple[dict[str
         "sub_status_message": Maybe(row.sub_status_message),
         "type": row.type,
         "project_id": Maybe(row.project_id),
+        "request_id": _request_id(row.id, steps, history),
         "created_at": Moment(row.created_at, row.created_seconds),
         "updated_at": Moment(row.updated_at, row.updated_seconds),
         "next_step": next_step.column(row.status, steps) if row.status == "PENDING" or steps else Maybe(None),
@@ -96,6 +97,13 @@ def _last_error(steps: list[dict[str, Any]], history: list[Any]) -> str | None:
     # A row that was set aside, or whose history was purged, knows more than the history.
     kept = [str(step["last_error"]) for step in steps if step["last_error"]]
     return kept[0] if kept else errors[-1] if errors else None
+
+
+def _request_id(order_id: str, steps: list[dict[str, Any]], history: list[Any]) -> str:
+    from retryflow.model import events
+    from retryflow.retry.log_context import request_of
+
+    return str(steps[0]["request_id"]) if steps else request_of(order_id, events.request_given(history))
 
 
 _PASSWORD_IN_URL = re.compile(r"(://[^/\s:@]*:)[^@\s/]+@")

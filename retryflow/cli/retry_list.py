@@ -18,6 +18,7 @@ COLUMNS = (
     "poll_count",
     "crash_count",
     "stands_behind",
+    "request_id",
     "last_error",
 )
 
@@ -36,6 +37,7 @@ class RetryList(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         from retryflow.model import listing
+        from retryflow.retry.log_context import request_of
 
         order_ids = [parsed_args.order] if parsed_args.order else None
         page = self.store.read(
@@ -57,6 +59,7 @@ class RetryList(Lister):
                 row.poll_count,
                 row.crash_count,
                 Maybe(row.lease_id),
+                request_of(row.order_id, row.request_id),
                 Maybe(row.last_error),
             )
             for row in tell_more(self, page, parsed_args)

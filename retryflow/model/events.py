@@ -1,5 +1,6 @@
 """Statements on ``order_events``: the history of an order, written in the transaction that changes it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,11 +24,24 @@ REOPENED = "retry requested"
 RESUMED = "resumed"
 
 _DETAIL_LENGTH = 2000
+_REQUEST = "request "
 
 
 def cut(detail: str | None) -> str | None:
     """:returns: ``detail`` as it is stored."""
     return detail[:_DETAIL_LENGTH] if detail else None
+
+
+def request_detail(request_id: str | None) -> str | None:
+    """:returns: the detail of an order's first line: its rows, which know the request id as well, go when it ends."""
+    return f"{_REQUEST}{request_id}" if request_id else None
+
+
+def request_given(history: Sequence[AnyRow]) -> str | None:
+    """:returns: the request id that the order was last started with, if the caller chose one."""
+    starts = [line for line in history if line.event in (SUBMITTED, REOPENED)]
+    detail = starts[-1].detail if starts else None
+    return detail.removeprefix(_REQUEST) if detail and detail.startswith(_REQUEST) else None
 
 
 def add(

@@ -43,7 +43,7 @@ class NewOrder:
     :param meta: a JSON object; what it must hold is the order type's business.
     :param id: chosen by the caller, so that submitting twice is harmless; at most 36 printable characters, as all texts
         here without a blank at either end. Made up if ``None``.
-    :param request_id: stands in each log line about the order.
+    :param request_id: stands in each log line about the order; without one it is ``req-`` and the order's id.
     :raises InvalidOrder: a value has the wrong type, is empty or too long, holds control characters, or is no JSON.
     """
 
@@ -114,7 +114,8 @@ def write_orders(
             {"id": order_id, "project_id": order.project_id, "type": order.type, "meta": dict(order.meta)}
         )
         lease_rows.append({"id": task_id, "sent_count": 1 if will_send else 0, **state.lease_values()})
-        event_rows.append({"order_id": order_id, "task": FIRST_TASK})
+        detail = events.request_detail(order.request_id)
+        event_rows.append({"order_id": order_id, "task": FIRST_TASK, "detail": detail})
         tickets.append(_first_ticket(task_id, order_id, order, settings))
     if fresh:
         moment = {"created_at": now(), "updated_at": now()}

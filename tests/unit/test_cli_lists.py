@@ -116,6 +116,7 @@ def test_the_retry_list_says_what_is_due_when(retryflow: Command, busy: Busy) ->
         "retry_at": "TIME",
         **COUNTS,
         "stands_behind": None,
+        "request_id": "req-1",
         "last_error": None,
     }
     assert retryflow("retry", "list", "--due", "-f", "json", database=busy.url).json == []
@@ -144,6 +145,7 @@ def test_leases_say_who_runs_what_and_whether_he_lives(retryflow: Command, busy:
         "started_at": "TIME",
         "sent_count": 1,
         "renewals": 0,
+        "request_id": "req-lost",
         **COUNTS,
     }
 

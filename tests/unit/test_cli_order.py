@@ -31,6 +31,7 @@ def test_an_order_that_waits_for_its_next_look_is_shown_in_full(retryflow: Comma
         "at": "TIME",
         "stands_behind": None,
         "last_error": None,
+        "request_id": "req-1",
         **COUNTS,
     }
     worker = f"{busy.alive.host}:{busy.alive.pid}"
@@ -42,6 +43,7 @@ def test_an_order_that_waits_for_its_next_look_is_shown_in_full(retryflow: Comma
         "sub_status_message": None,
         "type": "certificate",
         "project_id": "p1",
+        "request_id": "req-1",
         "created_at": "TIME",
         "updated_at": "TIME",
         "error_status_code": None,
@@ -181,6 +183,8 @@ def test_create_writes_order_and_lease_and_leaves_the_ticket_to_the_scheduler(re
     order_id = shown.pop("id")
     [step] = shown.pop("next_step")
     assert (step["step"], step["sent_count"]) == ("waits for a worker", 0)
+    request_id = f"req-{order_id}"
+    assert (step["request_id"], shown.pop("request_id")) == (request_id, request_id)
     assert shown == {"status": "PENDING", "type": "probe", "project_id": "p2", "created_at": "TIME"}
     [row] = retryflow("order", "list", "-f", "json", database=empty).json
     assert row["id"] == order_id
