@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from retryflow.cli import next_step, story, words
 from retryflow.cli.base import Show
 from retryflow.cli.columns import Maybe, Moment, Told, document
 from retryflow.cli.failures import CommandFailed
+from retryflow.cli.masking import masked, without_private_key
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -79,13 +79,13 @@ def show(store: Store, order_id: str, *, lease_seconds: float) -> tuple[dict[str
         "error_reason": Maybe(row.error_reason),
         "last_error": Maybe(_last_error(steps, history)),
         "plugin_name": Maybe(row.plugin_name),
-        "meta": document(_masked(row.meta)),
-        "plugin_state": document(_masked(state) or None),
+        "meta": document(masked(row.meta)),
+        "plugin_state": document(masked(state) or None),
         "history": story.column(history),
-        "result": document(_masked(details if result else row.result)),
+        "result": document(masked(details if result else row.result)),
     }
     for name in _PEM_FIELDS:
-        fields[name] = Told(result.get(name) or None, partial(_tell_pem, name))
+        fields[name] = Told(without_private_key(result.get(name)) or None, partial(_tell_pem, name))
     return fields, row
 
 
@@ -104,26 +104,6 @@ def _request_id(order_id: str, steps: list[dict[str, Any]], history: list[Any]) 
     from retryflow.retry.log_context import request_of
 
     return str(steps[0]["request_id"]) if steps else request_of(order_id, events.request_given(history))
-
-
-_PASSWORD_IN_URL = re.compile(r"(://[^/\s:@]*:)[^@\s/]+@")
-_SECRET_NAMES = re.compile(r"pass|pwd|secret|token|credential|private.?key|api.?key|\bpin\b|^auth$", re.IGNORECASE)
-
-
-def _masked(value: Any) -> Any:
-    from oslo_utils import strutils
-
-    match value:
-        case dict():
-            return {
-                key: "***" if _SECRET_NAMES.search(str(key)) and member not in (None, "") else _masked(member)
-                for key, member in value.items()
-            }
-        case list():
-            return [_masked(member) for member in value]
-        case str():
-            return _PASSWORD_IN_URL.sub(r"\1***@", strutils.mask_password(value))
-    return value
 
 
 def _tell_pem(name: str, text: str) -> str:
