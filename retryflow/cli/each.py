@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from retryflow.cli import words
 from retryflow.cli.base import Command
+from retryflow.cli.words import storable
 from retryflow.errors import RetryflowError
 
 
@@ -15,7 +16,9 @@ class EachOrder(Command):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("orders", nargs="+", metavar="ORDER", help="id of an order; several may be given")
+        parser.add_argument(
+            "orders", nargs="+", type=storable, metavar="ORDER", help="id of an order; several may be given"
+        )
         return parser
 
     def each(self, order_ids: Sequence[str], act: Callable[[str], str]) -> None:

@@ -9,6 +9,7 @@ from retryflow.cli.base import Lister
 from retryflow.cli.columns import Length, Maybe, Moment
 from retryflow.cli.next_step import Liveness, host_of
 from retryflow.cli.paging import add_paging, tell_more
+from retryflow.cli.words import storable
 
 COLUMNS = (
     "id",
@@ -39,7 +40,7 @@ class LeaseList(Lister):
         which = parser.add_mutually_exclusive_group()
         which.add_argument("--running", action="store_true", help="only tasks that a worker has taken")
         which.add_argument("--waiting", action="store_true", help="only tasks that wait for a worker")
-        parser.add_argument("--order", metavar="ORDER", help="only the task of this order")
+        parser.add_argument("--order", type=storable, metavar="ORDER", help="only the task of this order")
         add_paging(parser, "lease")
         return parser
 

@@ -9,7 +9,7 @@ from retryflow.cli import next_step
 from retryflow.cli.base import Lister
 from retryflow.cli.columns import Maybe, Moment
 from retryflow.cli.paging import add_paging, tell_more
-from retryflow.cli.words import seconds_of
+from retryflow.cli.words import seconds_of, storable
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -31,8 +31,8 @@ class OrderList(Lister):
             choices=("PENDING", "ACTIVE", "ERROR"),
             help="only orders of this status; may be repeated",
         )
-        parser.add_argument("--type", help="only orders of this type")
-        parser.add_argument("--project", help="only orders of this project")
+        parser.add_argument("--type", type=storable, help="only orders of this type")
+        parser.add_argument("--project", type=storable, help="only orders of this project")
         parser.add_argument(
             "--older-than", type=seconds_of, metavar="TIME", help="only orders made so long ago, or before (2h, 3d)"
         )

@@ -13,6 +13,7 @@ from retryflow.cli.base import Show
 from retryflow.cli.columns import Maybe, Moment, Told, document
 from retryflow.cli.failures import CommandFailed
 from retryflow.cli.masking import masked, without_private_key
+from retryflow.cli.words import storable
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -28,7 +29,7 @@ class OrderShow(Show):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("order", metavar="ORDER", help="the order's id")
+        parser.add_argument("order", type=storable, metavar="ORDER", help="the order's id")
         for name in _PEM_FIELDS:
             parser.add_argument(f"--{name}", metavar="FILE", help=f"also write the {name} into this file, as PEM")
         return parser

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from retryflow.cli.base import Lister
-from retryflow.cli.words import number_from_1
+from retryflow.cli.words import number_from_1, storable
 
 DEFAULT_LIMIT = 50
 MAXIMUM_LIMIT = 10_000
@@ -21,7 +21,9 @@ def add_paging(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument(
         "--limit", type=_limit, default=DEFAULT_LIMIT, metavar="N", help=f"at most so many (default: {DEFAULT_LIMIT})"
     )
-    parser.add_argument("--marker", metavar="ID", help=f"begin after this {what}, the last one of the page before")
+    parser.add_argument(
+        "--marker", type=storable, metavar="ID", help=f"begin after this {what}, the last one of the page before"
+    )
 
 
 def tell_more(command: Lister, page: Sequence[Any], parsed_args: argparse.Namespace) -> Sequence[Any]:

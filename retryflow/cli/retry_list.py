@@ -8,6 +8,7 @@ from typing import Any
 from retryflow.cli.base import Lister
 from retryflow.cli.columns import Maybe, Moment
 from retryflow.cli.paging import add_paging, tell_more
+from retryflow.cli.words import storable
 
 COLUMNS = (
     "id",
@@ -30,7 +31,7 @@ class RetryList(Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument("--order", metavar="ORDER", help="only the tasks of this order")
+        parser.add_argument("--order", type=storable, metavar="ORDER", help="only the tasks of this order")
         parser.add_argument("--due", action="store_true", help="only tasks that are due")
         add_paging(parser, "row")
         return parser

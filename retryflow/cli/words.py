@@ -36,6 +36,17 @@ def number_from_1(text: str, *, up_to: int | None = None) -> int:
     return int(text)
 
 
+def storable(text: str) -> str:
+    """Read what a database is searched for.
+
+    :raises argparse.ArgumentTypeError: no text in a database has such characters: bytes of the command line that are
+        no text in the locale's encoding, or NUL.
+    """
+    if "\x00" in text or any("\ud800" <= char <= "\udfff" for char in text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no text (in the encoding of this locale)")
+    return text
+
+
 def length(seconds: float) -> str:
     """:returns: the two largest units of a length of time: ``4s``, ``3m 20s``, ``2h 5m``, ``3d 4h``."""
     left = int(abs(seconds) + 0.5)

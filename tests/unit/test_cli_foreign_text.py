@@ -5,7 +5,7 @@ import sqlalchemy as sa
 
 from retryflow.cli.legible import legible
 from retryflow.model import events, orders
-from retryflow.model.transaction import transact
+from retryflow.model.transaction import read, transact
 from tests.fixtures.busy import Busy
 from tests.fixtures.command import Command
 
@@ -94,3 +94,29 @@ def test_what_is_told_beside_the_answer_is_written_out_as_well(retryflow: Comman
     transact(busy.engine, work)
     answer = retryflow("order", "retry", "a\nb\x1b", "done", database=busy.url)
     assert answer.err.splitlines()[0] == r"retryflow: order a\nb\x1b is PENDING; only an order in ERROR can be retried"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "order show {}",
+        "order cancel stuck {}",
+        "order retry {}",
+        "order delete {} --yes",
+        "retry run-now {}",
+        "order list --project {}",
+        "order list --type {}",
+        "order list --marker {}",
+        "retry list --order {}",
+        "retry list --marker {}",
+        "lease list --order {}",
+        "lease list --marker {}",
+    ],
+)
+@pytest.mark.parametrize("text", ["\udcff", "a\x00"])
+def test_what_can_stand_in_no_database_is_not_asked_for(retryflow: Command, busy: Busy, words: str, text: str) -> None:
+    """Python makes \\udcff of the byte 0xff on the command line."""
+    answer = retryflow(*(word.format(text) for word in words.split()), database=busy.url)
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err.endswith(f"{text!r} is no text (in the encoding of this locale)\n")
+    assert read(busy.engine, lambda connection: orders.get(connection, "stuck")).status == "PENDING"
