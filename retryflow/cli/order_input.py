@@ -22,17 +22,24 @@ def read_meta(*, csr: str | None, meta_file: str | None, pairs: Sequence[str]) -
     """
     meta: dict[str, Any] = {}
     if meta_file is not None:
-        meta |= _json_object(_read(meta_file), meta_file)
+        meta |= _json_object(_read(meta_file), _shown(meta_file))
     for pair in pairs:
         key, value = _pair(pair)
         meta[key] = value
     if csr is not None:
-        meta["csr"] = _request(_read(csr))
+        content = _read(csr)
+        if not content.strip():
+            raise CommandFailed(f"{_shown(csr)} is empty; --csr takes a certificate signing request, PEM or DER")
+        meta["csr"] = _request(content)
     return meta
 
 
 def _read(name: str) -> bytes:
     return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+
+
+def _shown(name: str) -> str:
+    return "standard input" if name == "-" else name
 
 
 def _request(content: bytes) -> str:

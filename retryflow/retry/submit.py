@@ -66,7 +66,11 @@ class NewOrder:
         if not isinstance(self.meta, Mapping):
             raise InvalidOrder(f"order meta must be a JSON object; it is {type(self.meta).__name__}")
         try:
-            json.dumps(dict(self.meta), allow_nan=False)
+            # As text, since half a character (a lone surrogate) cannot be shown, or sent to a backend.
+            json.dumps(dict(self.meta), allow_nan=False, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = error.object[error.start]
+            raise InvalidOrder(f"order meta must be JSON of whole characters; {half!r} is half of one") from None
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidOrder(f"order meta must be JSON: {error}") from None
 

@@ -172,6 +172,8 @@ def test_many_orders_are_submitted_in_one_transaction_in_the_order_given(desk: D
         {"type": "probe", "project_id": "p" * 65},
         {"type": "probe", "request_id": 5},
         {"type": "probe", "project_id": "lone surrogate \ud800"},
+        {"type": "probe", "meta": {"a": ["lone surrogate \ud800"]}},
+        {"type": "probe", "meta": {"lone surrogate \ud800": 1}},
     ],
 )
 def test_what_could_never_be_stored_is_refused_with_one_line(wrong: dict[str, object]) -> None:
