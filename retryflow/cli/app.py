@@ -8,11 +8,13 @@ from typing import Any, NoReturn
 
 from cliff import _argparse
 from cliff import app as cliff_app
+from cliff.help import HelpCommand
 from oslo_config import cfg
 
 import retryflow
 from retryflow import conf as configuration
 from retryflow.cli.commands import Commands
+from retryflow.cli.failures import STANDARD_OUTPUT, writing_to
 from retryflow.cli.legible import legible
 
 PROG = "retryflow"
@@ -29,6 +31,14 @@ class _Formatter(logging.Formatter):
         return legible(super().formatMessage(record), lines=record.name != RetryflowApp.LOG.name)
 
 
+class _Help(HelpCommand):
+    """print detailed help for another command"""
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        with writing_to(STANDARD_OUTPUT):
+            return super().run(parsed_args)
+
+
 class RetryflowApp(cliff_app.App):
     """The command; one object for one call.
 
@@ -42,6 +52,7 @@ class RetryflowApp(cliff_app.App):
 
     def __init__(self, conf: cfg.ConfigOpts = configuration.CONF) -> None:
         super().__init__(_DESCRIPTION, retryflow.__version__, Commands(), deferred_help=True)
+        self.command_manager.add_command("help", _Help)
         self._conf = conf
         self._conf_is_read = False
         self._handler: logging.Handler | None = None
@@ -124,7 +135,8 @@ class RetryflowApp(cliff_app.App):
         :raises SystemExit: 0, after it was printed.
         """
         if self.options.deferred_help:
-            self.stdout.write(self._help())
+            with writing_to(STANDARD_OUTPUT):
+                self.stdout.write(self._help())
             raise SystemExit(0)
 
     def interact(self) -> NoReturn:

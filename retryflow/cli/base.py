@@ -63,7 +63,9 @@ class _Common(command.Command):
         :raises retryflow.errors.RetryflowError: whatever went wrong, with a message of one line.
         """
         try:
-            return super().run(parsed_args) or self.exit_status
+            status = super().run(parsed_args) or self.exit_status
+            self.app.stdout.flush()
+            return status
         except BrokenPipeError:
             raise
         except cfg.Error as error:
@@ -76,8 +78,11 @@ class _Common(command.Command):
                 self.store.close()
 
 
+_TEXTS = ("csv", "value", "shell")
+
+
 def _cell(value: Any) -> Any:
-    """A value for CSV, which has no null and no structure: cliff would print ``None`` and Python's lists."""
+    """A value for a format that has no null and no structure: cliff would print ``None`` and Python's lists."""
     plain = value.machine_readable() if isinstance(value, FormattableColumn) else value
     return json.dumps(plain, ensure_ascii=False) if isinstance(plain, dict | list) else "" if plain is None else plain
 
@@ -108,7 +113,7 @@ class Lister(_Common, lister.Lister):
         if not rows and parsed_args.formatter == "table" and not parsed_args.print_empty:
             self.say("%s", self.nothing)
             return 0
-        if parsed_args.formatter == "csv":
+        if parsed_args.formatter in _TEXTS:
             rows = [[_cell(value) for value in row] for row in rows]
         elif parsed_args.formatter == "table":
             rows = [[_seen(value) for value in row] for row in rows]
@@ -125,6 +130,8 @@ class Show(_Common, show.ShowOne):
             column_names, data = zip(*filled, strict=True)
         if parsed_args.formatter == "table":
             data = [_seen(value) for value in data]
+        elif parsed_args.formatter in _TEXTS:
+            data = [_cell(value) for value in data]
         return super().produce_output(parsed_args, column_names, data)
 
     @staticmethod

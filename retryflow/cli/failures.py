@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+from collections.abc import Iterator
 
 from oslo_config import cfg
 
@@ -10,9 +12,26 @@ from retryflow.cli.store import Store
 from retryflow.conf.reading import bad_value, one_line
 from retryflow.errors import ConfigurationError, RetryflowError, SchemaError
 
+STANDARD_OUTPUT = "standard output"
+
 
 class CommandFailed(RetryflowError):
     """The command could not do what it was asked for; the message says why and what to do."""
+
+
+@contextlib.contextmanager
+def writing_to(name: str) -> Iterator[None]:
+    """While a file is written: the error of a full disk does not say which file it was.
+
+    :param name: the file, as the operator calls it.
+    :raises CommandFailed: it cannot be written.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise CommandFailed(f"{name}: {error.strerror}") from error
 
 
 def told(error: Exception, store: Store | None = None) -> RetryflowError:
@@ -28,6 +47,9 @@ def told(error: Exception, store: Store | None = None) -> RetryflowError:
             return ConfigurationError(f"{bad_value(error)}; mend the configuration")
         case OSError(filename=str(name), strerror=str(reason)):
             return CommandFailed(f"{name}: {reason}")
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EFBIG | errno.EIO, strerror=str(reason)):
+            # Where we write a file, it is named.
+            return CommandFailed(f"{STANDARD_OUTPUT}: {reason}")
         case ValueError():
             # Cliff's own, for a column that there is not.
             return CommandFailed(one_line(error))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from retryflow.cli import next_step, story, words
 from retryflow.cli.base import Show
 from retryflow.cli.columns import Maybe, Moment, Told, document
-from retryflow.cli.failures import CommandFailed
+from retryflow.cli.failures import CommandFailed, writing_to
 from retryflow.cli.masking import masked, without_private_key
 from retryflow.cli.words import storable
 
@@ -115,4 +115,5 @@ def _write(path: Path, row: AnyRow, name: str) -> None:
     text = row.result.get(name) if isinstance(row.result, dict) else None
     if not text:
         raise CommandFailed(f"order {row.id} has no {name}; it is {row.status}")
-    path.write_text(text)
+    with writing_to(str(path)):
+        path.write_text(text)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from retryflow.model import schema
+from retryflow.model import orders, schema
 from retryflow.model.engine import create_engine
+from retryflow.model.transaction import transact
 from tests.fixtures.busy import Busy
 from tests.fixtures.processes import Daemons
 
@@ -96,3 +97,58 @@ def test_a_reader_that_has_gone_is_no_error_to_talk_about(busy: Busy, tmp_path: 
         command.stdout.close()
         told = command.stderr.read()
         assert (command.wait(60), told) == (141, b"")
+
+
+def shell(directory: Path, url: str, redirection: str, *words: str, **variables: str) -> tuple[int, str, str]:
+    """Run the command in a shell that redirects a stream; its exit status, standard output and standard error."""
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$0" "$@" {redirection}', SCRIPT, *words, *configured(directory, url)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+        env=environment(directory) | {"PYTHONUNBUFFERED": ""} | variables,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("words", ["order list", "order show done -f json", "order retry failed", "top --count 1"])
+def test_closed_output_is_output_that_nobody_reads(busy: Busy, tmp_path: Path, words: str) -> None:
+    status, _, err = shell(tmp_path, busy.url, ">&-", *words.split())
+    assert (status, [line for line in err.splitlines() if " is PENDING again" not in line]) == (0, [])
+    assert shell(tmp_path, busy.url, "2>&- >&-", "order", "show", "nobody") == (1, "", "")
+
+
+def test_closed_input_is_nobody_who_could_answer_and_empty(busy: Busy, tmp_path: Path) -> None:
+    told = {
+        "order delete done": "Nobody is here to answer; say --yes",
+        "order create --type t --csr -": "standard input is empty",
+        "order create --type t --meta-file -": "standard input is no JSON",
+    }
+    for words, answer in told.items():
+        status, out, err = shell(tmp_path, busy.url, "<&-", *words.split())
+        assert (status, out, len(err.splitlines()), answer in err) == (1, "", 1, True), err
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["-h", "--version", "order list", "order show done", "order show done -f json", "top --count 1", "order list -h"],
+)
+def test_output_that_cannot_be_written_is_one_line(busy: Busy, tmp_path: Path, words: str) -> None:
+    told = (1, "", "retryflow: standard output: No space left on device\n")
+    assert shell(tmp_path, busy.url, ">/dev/full", *words.split()) == told
+    if words not in ("--version", "order list -h"):
+        # What argparse prints itself is lost without a word where nothing is buffered.
+        assert shell(tmp_path, busy.url, ">/dev/full", *words.split(), PYTHONUNBUFFERED="1") == told
+
+
+def test_a_certificate_that_cannot_be_written_is_one_line(busy: Busy, tmp_path: Path) -> None:
+    status, _, err = shell(tmp_path, busy.url, "", "order", "show", "done", "--certificate", "/dev/full")
+    assert (status, err) == (1, "retryflow: /dev/full: No space left on device\n")
+
+
+def test_a_character_that_standard_output_lacks_is_written_out(busy: Busy, tmp_path: Path) -> None:
+    transact(busy.engine, lambda connection: orders.update_pending(connection, "stuck", sub_status_message="é"))
+    show = ["order", "show", "stuck", "-c", "sub_status_message", "-f", "value"]
+    assert shell(tmp_path, busy.url, "", *show, PYTHONIOENCODING="ascii") == (0, "\\xe9\n", "")

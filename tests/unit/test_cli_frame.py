@@ -281,6 +281,17 @@ def test_csv_has_nothing_for_null_and_json_for_a_structure(retryflow: Command, b
     assert [set(row) for row in json.loads(rows("json"))] == [set(row) for row in table.values()]
 
 
+def test_plain_values_have_nothing_for_null_and_json_for_a_structure(retryflow: Command, busy: Busy) -> None:
+    columns = ["-c", "id", "-c", "sub_status", "-c", "next_step", "-f", "value"]
+    rows = retryflow("order", "list", *columns, database=busy.url).out.splitlines()
+    assert [row for row in rows if row.startswith("failed")] == ["failed  []"]
+    [row] = [row for row in rows if row.startswith("waits")]
+    assert json.loads(row.removeprefix("waits  "))[0]["last_error"] is None
+    shown = retryflow("order", "show", "waits", *columns, "-c", "meta", database=busy.url).out.splitlines()
+    assert (shown[:2], json.loads(shown[3])) == (["waits", ""], {"name": "waits"})
+    assert "None" not in retryflow("order", "show", "waits", "-f", "value", database=busy.url).out
+
+
 def test_people_read_times_in_their_own_zone_with_their_age(
     retryflow: Command, busy: Busy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
