@@ -47,9 +47,12 @@ class OrderCreate(Show):
         parser.add_argument(
             "--timeout", type=seconds_of, metavar="TIME", help="with --wait: wait no longer than this (90s, 15m)"
         )
+        self._parser = parser
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+        if parsed_args.timeout is not None and not parsed_args.wait:
+            self._parser.error("--timeout says how long to --wait; give both, or neither")
         order_id = self._submit(parsed_args)
         if parsed_args.wait:
             self._wait(order_id, parsed_args.timeout)

@@ -65,6 +65,7 @@ def test_each_command_has_help_wherever_the_option_stands(retryflow: Command, na
         (["db", "purge", "--older-than", "99999999d"], "greatest length of time is 36500d"),
         (["order", "list", "--limit", "0"], "no number from 1"),
         (["order", "show"], "ORDER"),
+        (["order", "create", "--type", "t", "--timeout", "5s"], "--timeout says how long to --wait"),
         (["top", "--count", "0"], "'0' is no number from 1"),
         (["top", "--count", "-1"], "'-1' is no number from 1"),
         (["top", "--count", "many"], "'many' is no number from 1"),
