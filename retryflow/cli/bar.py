@@ -1,11 +1,14 @@
-"""How far a long command has come: a bar in a terminal, and nothing in a file."""
+"""How far a long command has come: a bar in a terminal, and a line now and then elsewhere."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import TextIO
 
 _WIDTH = 30
+TELL_SECONDS = 30.0
 
 
 class Bar:
@@ -13,13 +16,24 @@ class Bar:
 
     :param stream: where it is drawn if it is a terminal.
     :param total: what makes it full.
+    :param tell: called every half minute where there is no terminal.
     """
 
-    def __init__(self, stream: TextIO, total: int) -> None:
+    def __init__(
+        self,
+        stream: TextIO,
+        total: int,
+        *,
+        tell: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._stream = stream
         self._total = total
         self._done = 0
         self._is_shown = total > 0 and stream.isatty()
+        self._tell = tell
+        self._clock = clock
+        self._told_at = clock()
 
     def __enter__(self) -> Bar:
         return self
@@ -39,3 +53,6 @@ class Bar:
             bar = "#" * filled + "-" * (_WIDTH - filled)
             self._stream.write(f"\r[{bar}] {self._done} of {self._total} ({part:4.0%})")
             self._stream.flush()
+        elif self._clock() - self._told_at >= TELL_SECONDS:
+            self._told_at = self._clock()
+            self._tell()

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import datetime
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from retryflow.cli import words
 from retryflow.cli.bar import Bar
 from retryflow.cli.base import Command
+from retryflow.cli.cut_short import sigterm_raises
 from retryflow.cli.words import seconds_of
 
 if TYPE_CHECKING:
@@ -57,44 +62,79 @@ class DbPurge(Command):
         from retryflow.model import purging
 
         self.store.require_schema()
-        before = self.store.read(lambda connection: purging.moment_before(connection, parsed_args.older_than))
+        before = self._before(parsed_args.older_than)
+        events_before = None if parsed_args.events_older_than is None else self._before(parsed_args.events_older_than)
         kinds = [purging.Ended(status, before) for status in parsed_args.status or ("ACTIVE", "ERROR")]
         total = sum(self.store.read(partial(purging.count, ended=kind)) for kind in kinds)
         if parsed_args.dry_run:
-            self.say("%s would be removed; nothing was (--dry-run)", words.count(total, "order"))
+            found = [str(_Removed("order", total))]
+            if events_before is not None:
+                count = partial(purging.count_events, before=events_before, apart_from=kinds)
+                found.append(str(_Removed("line", self.store.read(count), of=" of history")))
+            self.say("%s would be removed; nothing was (--dry-run)", " and ".join(found))
             return
-        with Bar(self.app.stderr, total) as bar:
-            removed = sum(self._orders(kind, parsed_args.batch, bar) for kind in kinds)
-        self.say("%s removed", words.count(removed, "order"))
-        if parsed_args.events_older_than is not None:
-            self.say("%s of history removed", words.count(self._events(parsed_args), "line"))
+        with self._removing(_Removed("order"), total) as (removed, bar):
+            for kind in kinds:
+                self._orders(kind, parsed_args.batch, removed, bar)
+        if events_before is None:
+            return
+        # Only a bar has to know beforehand what makes it full.
+        is_shown = self.app.stderr.isatty()
+        total = self.store.read(partial(purging.count_events, before=events_before)) if is_shown else 0
+        with self._removing(_Removed("line", of=" of history"), total) as (removed, bar):
+            self._events(events_before, parsed_args.batch, removed, bar)
 
-    def _orders(self, kind: Ended, batch: int, bar: Bar) -> int:
+    def _before(self, seconds: float) -> datetime.datetime:
+        from retryflow.model import purging
+
+        return self.store.read(lambda connection: purging.moment_before(connection, seconds))
+
+    @contextlib.contextmanager
+    def _removing(self, removed: _Removed, total: int) -> Iterator[tuple[_Removed, Bar]]:
+        """Say what was removed, also if it is cut short."""
+
+        def tell() -> None:
+            self.say("%s removed so far", removed)
+
+        with sigterm_raises():
+            try:
+                with Bar(self.app.stderr, total, tell=tell) as bar:
+                    yield removed, bar
+            except BaseException:
+                self.say("%s removed so far; run it again for the rest", removed)
+                raise
+        self.say("%s removed", removed)
+
+    def _orders(self, kind: Ended, batch: int, removed: _Removed, bar: Bar) -> None:
         from retryflow.model import purging
         from retryflow.model.transaction import transact
 
-        removed, after = 0, None
+        after = None
         while page := self.store.read(partial(purging.page, ended=kind, limit=batch, after=after)):
             ids = [row.id for row in page]
-            removed += transact(self.store.engine, partial(purging.delete, ended=kind, ids=ids))
+            removed.count += transact(self.store.engine, partial(purging.delete, ended=kind, ids=ids))
             after = page[-1]
             bar.add(len(ids))
             time.sleep(PAUSE_SECONDS)
-        return removed
 
-    def _events(self, parsed_args: argparse.Namespace) -> int:
+    def _events(self, before: datetime.datetime, batch: int, removed: _Removed, bar: Bar) -> None:
         from retryflow.model import purging
         from retryflow.model.transaction import transact
 
-        before = self.store.read(lambda connection: purging.moment_before(connection, parsed_args.events_older_than))
-        removed = 0
-        while gone := transact(
-            self.store.engine,
-            lambda connection: purging.delete_events(connection, before, limit=parsed_args.batch),
-        ):
-            removed += gone
+        while gone := transact(self.store.engine, partial(purging.delete_events, before=before, limit=batch)):
+            removed.count += gone
+            bar.add(gone)
             time.sleep(PAUSE_SECONDS)
-        return removed
+
+
+@dataclass
+class _Removed:
+    noun: str
+    count: int = 0
+    of: str = ""
+
+    def __str__(self) -> str:
+        return words.count(self.count, self.noun) + self.of
 
 
 def _batch(text: str) -> int:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from retryflow.model import orders, schema
 from retryflow.model.engine import create_engine
@@ -152,3 +153,27 @@ def test_a_character_that_standard_output_lacks_is_written_out(busy: Busy, tmp_p
     transact(busy.engine, lambda connection: orders.update_pending(connection, "stuck", sub_status_message="é"))
     show = ["order", "show", "stuck", "-c", "sub_status_message", "-f", "value"]
     assert shell(tmp_path, busy.url, "", *show, PYTHONIOENCODING="ascii") == (0, "\\xe9\n", "")
+
+
+def test_a_purge_that_is_told_to_end_says_how_far_it_came(busy: Busy, tmp_path: Path) -> None:
+    """The exit status stays that of a process that SIGTERM has ended."""
+    with busy.engine.begin() as connection:
+        connection.execute(sa.text("UPDATE orders SET updated_at = created_at"))
+    # After the first batch; a signal from outside would have to hit that moment.
+    program = (
+        "import os, signal, sys\n"
+        "from retryflow.cli import db_purge, main\n"
+        "db_purge.time.sleep = lambda seconds: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "sys.exit(main.main(sys.argv[1:]))\n"
+    )
+    purge = ["db", "purge", "--older-than", "5m", *configured(tmp_path, busy.url)]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *purge],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=environment(tmp_path),
+    )
+    told = "retryflow: 1 order removed so far; run it again for the rest\n"
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGTERM, "", told)
