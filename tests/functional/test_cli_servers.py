@@ -54,6 +54,7 @@ STEERING = [
     ("lock break --yes", "the lock is broken"),
     ("db check", "as it should be"),
     ("db upgrade", "already"),
+    ("db purge --older-than 1m --events-older-than 1s --dry-run", "of history would be removed"),
     ("db purge --older-than 1m --events-older-than 1s", "removed"),
 ]
 
