@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -87,6 +88,11 @@ def _cell(value: Any) -> Any:
     return json.dumps(plain, ensure_ascii=False) if isinstance(plain, dict | list) else "" if plain is None else plain
 
 
+def _in_double_quotes(value: Any) -> Any:
+    """A value for ``eval``: cliff escapes the quote itself only, and a shell would run what an order's meta holds."""
+    return re.sub(r"([\\$`])", r"\\\1", value) if isinstance(value, str) else value
+
+
 def _seen(value: Any) -> Any:
     """A value for a table; a column of ours knows by itself what can be shown of it."""
     return legible(value) if isinstance(value, str) else value
@@ -132,6 +138,8 @@ class Show(_Common, show.ShowOne):
             data = [_seen(value) for value in data]
         elif parsed_args.formatter in _TEXTS:
             data = [_cell(value) for value in data]
+            if parsed_args.formatter == "shell":
+                data = [_in_double_quotes(value) for value in data]
         return super().produce_output(parsed_args, column_names, data)
 
     @staticmethod

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from retryflow.cli import next_step, stats, words
 from retryflow.cli.base import Command
+from retryflow.cli.legible import legible
 from retryflow.cli.words import number_from_1, seconds_of
 from retryflow.conf.reading import one_line
 
@@ -139,9 +140,10 @@ def summary(census: Census, database: str) -> list[str]:
 
 def _running(row: Any, liveness: next_step.Liveness) -> str:
     worker = f"{next_step.host_of(row.holder)} ({liveness.of(row)})"
-    return f"{row.order_id:<38}{words.length(row.running_seconds):>9}  {row.task[:26]:<28}{worker}"
+    return legible(f"{row.order_id:<38}{words.length(row.running_seconds):>9}  {row.task[:26]:<28}{worker}")
 
 
 def _next(row: Any) -> str:
     due = "now" if row.due_in_seconds <= 0 else words.length(row.due_in_seconds)
-    return f"{row.order_id:<38}{due:>9}  {row.retry_task[:26]:<28}{' '.join((row.last_error or '').split())[:60]}"
+    error = " ".join((row.last_error or "").split())[:60]
+    return legible(f"{row.order_id:<38}{due:>9}  {row.retry_task[:26]:<28}{error}")

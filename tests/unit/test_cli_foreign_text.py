@@ -1,5 +1,7 @@
 """Text of other people neither steers the reader's terminal, nor passes for lines of ours, nor stops a command."""
 
+import subprocess
+
 import pytest
 import sqlalchemy as sa
 
@@ -120,3 +122,20 @@ def test_what_can_stand_in_no_database_is_not_asked_for(retryflow: Command, busy
     assert (answer.status, answer.out) == (2, "")
     assert answer.err.endswith(f"{text!r} is no text (in the encoding of this locale)\n")
     assert read(busy.engine, lambda connection: orders.get(connection, "stuck")).status == "PENDING"
+
+
+@pytest.mark.parametrize(
+    "text", ["$(echo run)", "`echo run`", "${HOME}", 'a"; echo run; "', "\\$(echo run)", "back\\slash"]
+)
+def test_a_shell_reads_a_text_and_runs_none_of_it(retryflow: Command, busy: Busy, text: str) -> None:
+    """``eval`` is what the format is for."""
+    transact(busy.engine, lambda connection: orders.update_pending(connection, "stuck", error_reason=text))
+    shown = retryflow("order", "show", "stuck", "-f", "shell", "-c", "error_reason", database=busy.url).out
+    command = ["sh", "-c", 'eval "$1"; printf %s "$error_reason"', "sh", shown]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == text
+
+
+def test_top_writes_out_what_is_not_printable(retryflow: Command, busy: Busy) -> None:
+    with busy.engine.begin() as connection:
+        connection.execute(sa.text("UPDATE order_retry_tasks SET last_error = :text"), {"text": "a\x1b[2Jb"})
+    assert r"a\x1b[2Jb" in retryflow("top", database=busy.url).out
