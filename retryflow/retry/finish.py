@@ -78,9 +78,11 @@ def commit_plan(
     plugin_state: Mapping[str, str],
     holder: str,
     run_seconds: float,
+    patient: bool = True,
 ) -> Finished:
     """Write a plan and end the lease.
 
+    :param patient: whether to go on after a wait in vain for a row that somebody has locked.
     :raises LeaseLost: the lease is not ours any more; nothing was written.
     """
     order_id = claimed.state.order_id
@@ -100,7 +102,7 @@ def commit_plan(
         return finished
 
     try:
-        result = transact(engine, work, read_back=read_back)
+        result = transact(engine, work, read_back=read_back, patient=patient)
     except _DoneBefore as before:
         result = before.finished
     faults.point("finish.after_commit")

@@ -77,7 +77,8 @@ class UnclearClaims:
         state = found.state
         plan = FollowOn(events.INTERRUPTED, state, 0.0, detail="its claim was answered too late; it has not run")
         try:
-            commit_plan(self._engine, found, plan, plugin_state={}, holder=self._holder, run_seconds=0.0)
+            # Renewals wait meanwhile, so not for long; it is looked at again after the next one.
+            commit_plan(self._engine, found, plan, plugin_state={}, holder=self._holder, run_seconds=0.0, patient=False)
         except LeaseLost:
             return False
         LOG.info(

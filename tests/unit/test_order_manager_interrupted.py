@@ -361,6 +361,28 @@ def test_a_claim_that_got_no_answer_is_given_back_and_counts_as_no_crash(desk: D
     assert desk.order(order_id).status == ACTIVE
 
 
+def test_such_a_claim_that_somebody_has_locked_does_not_hold_up_the_renewals(desk: Desk, worker: OrderWorker) -> None:
+    """It is given back on the lease keeper's thread."""
+    if desk.engine.dialect.name == "sqlite":
+        pytest.skip("SQLite has one lock for all rows")
+    worker.manager.keeper.round()
+    order_id = desk.submit()
+    lost = _lose_the_answer(worker)
+    assert worker.run(desk, order_id) == "handed back"
+    lost.clear()
+    waits: list[sa.Connection] = []
+    sa.event.listen(worker.keeper_engine, "rollback", waits.append)
+    with desk.engine.connect() as other, other.begin():
+        other.execute(
+            sa.select(order_task_leases.c.id).where(order_task_leases.c.order_id == order_id).with_for_update()
+        )
+        worker.manager.keeper.round()
+        assert len(waits) == 1, "one wait of two seconds"
+    worker.manager.keeper.round()
+    [row] = desk.rows(order_id)
+    assert (row.crash_count, row.in_seconds <= 0) == (0, True)
+
+
 def test_a_ticket_that_was_claimed_ahead_too_long_ago_is_given_back(desk: Desk, worker: OrderWorker) -> None:
     """Its lease is not renewed, and while renewals fail nothing may be begun."""
     worker.manager.keeper.round()
