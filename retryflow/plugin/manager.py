@@ -52,11 +52,11 @@ class CertificatePluginManager:
         """Why :meth:`choose` found none: a sentence for the client."""
         wanted = order_meta.get("plugin_name")
         if wanted is None:
-            return "No enabled certificate plugin serves an order of this kind (request_type)."
+            return "No enabled certificate plugin serves an order of this kind."
         if wanted in self.names:
             return (
                 f"The certificate plugin {wanted}, which the order names (plugin_name), does not take such an order: "
-                "change it (request_type), or name another plugin or none."
+                "change it, or name another plugin or none."
             )
         return "No enabled certificate plugin has the name that the order gives (plugin_name)."
 
@@ -78,10 +78,26 @@ class CertificatePluginManager:
 def require_plugins(conf: cfg.ConfigOpts) -> None:
     """Look whether the enabled plugins are installed, without loading them.
 
-    :raises retryflow.errors.ConfigurationError: one is not.
+    :raises retryflow.errors.ConfigurationError: one is not, or several packages offer it.
     """
-    if missing := set(conf.certificate.enabled_certificate_plugins) - entry_points(group=NAMESPACE).names:
+    offered = entry_points(group=NAMESPACE)
+    enabled = set(conf.certificate.enabled_certificate_plugins)
+    if missing := enabled - offered.names:
         _refuse_missing(missing)
+    for name in sorted(enabled):
+        if len(offers := offers_of(offered.select(name=name))) > 1:
+            raise ConfigurationError(
+                f"certificate plugin {name} is offered by several packages, {' and '.join(offers)}; uninstall all but "
+                "one of them, or rename its entry point"
+            )
+
+
+def offers_of(found: Iterable[EntryPoint]) -> list[str]:
+    """:returns: what entry points of one name stand for, with the packages that offer it; what is the same once."""
+    offers = {
+        each.value: f"{each.value} (of {each.dist.name if each.dist else 'an unknown package'})" for each in found
+    }
+    return [offers[value] for value in sorted(offers)]
 
 
 def load_plugins(conf: cfg.ConfigOpts) -> CertificatePluginManager:

@@ -16,6 +16,7 @@ from retryflow.queue.burst import Burst, Letter
 from retryflow.queue.connection import BROKER_TROUBLE
 from retryflow.queue.target import ticket_target
 from retryflow.queue.transport import is_rabbit
+from retryflow.retry.log_context import request_of
 from retryflow.retry.sending import Ticket
 
 LOG = logging.getLogger(__name__)
@@ -122,13 +123,15 @@ class TaskClient:
 
 def _call(ticket: Ticket) -> tuple[str, dict[str, Any], dict[str, Any]]:
     method = ticket.task if ticket.task in TASK_METHODS else ANY_TASK_METHOD
+    # Whoever tells of the message, as at a stop, is to name what the log lines of its task bear.
+    request_id = request_of(ticket.order_id, ticket.request_id)
     arguments = {
         "order_id": ticket.order_id,
         "project_id": ticket.project_id,
-        "request_id": ticket.request_id,
+        "request_id": request_id,
         "task_id": ticket.task_id,
     }
-    return method, arguments, {"request_id": ticket.request_id}
+    return method, arguments, {"request_id": request_id}
 
 
 def _letter(ticket: Ticket, target: oslo_messaging.Target) -> Letter:

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+LONGEST_DELAY_SECONDS = 366 * 86_400.0
+"""Longer than the slowest authority; a larger number is an error of unit, milliseconds or a timestamp."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Outcome:
@@ -32,7 +35,8 @@ class Done(_Outcome):
 class Poll(_Outcome):
     """Nothing is wrong, but it is not finished: look again.
 
-    :param after_seconds: wait at least so long; ``None`` takes ``[retry] default_poll_seconds``.
+    :param after_seconds: wait at least so long, from 0 to ``LONGEST_DELAY_SECONDS``; ``None`` takes ``[retry]
+        default_poll_seconds``.
     :param task: the RPC method to run then; ``None`` runs the same again.
     """
 
@@ -45,7 +49,7 @@ class Retry(_Outcome):
     """It failed in a way that may pass: try again with backoff.
 
     :param reason: why, for the operator; kept as ``last_error``.
-    :param after_seconds: wait so long instead of the policy's backoff.
+    :param after_seconds: wait so long, from 0 to ``LONGEST_DELAY_SECONDS``, instead of the policy's backoff.
     :param task: the RPC method to run then; ``None`` runs the same again.
     :param counted: ``False`` leaves ``retry_count`` alone (only the give-up clock limits it).
     """

@@ -10,10 +10,8 @@ from typing import Any
 from retryflow.model import events
 from retryflow.model.orders import ACTIVE, ERROR
 from retryflow.model.task_state import TaskState
-from retryflow.retry.outcome import Continue, Done, Fail, Outcome, Poll, Retry
+from retryflow.retry.outcome import LONGEST_DELAY_SECONDS, Continue, Done, Fail, Outcome, Poll, Retry
 from retryflow.retry.policy import Limits, RandomSource
-
-_LONGEST_DELAY_SECONDS = 366 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +191,7 @@ def clean_line(text: str) -> str:
 def _delay(wanted: float | None, otherwise: float) -> float:
     if wanted is None or math.isnan(wanted):
         return otherwise
-    return min(max(wanted, 0.0), _LONGEST_DELAY_SECONDS)
+    return min(max(wanted, 0.0), LONGEST_DELAY_SECONDS)
 
 
 def _span(seconds: float) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from oslo_config import cfg
 
 from retryflow.conf.queue import read_ahead
+from retryflow.conf.validation import unreadable
 from retryflow.errors import ConfigurationError
 from retryflow.model.configured import make_engine
 from retryflow.model.identity import ProcessIdentity, own_identity
@@ -87,6 +88,9 @@ def _worker(conf: cfg.ConfigOpts, identity: ProcessIdentity) -> WorkerService:
     transport = get_transport(conf)
     registry = OrderTypeRegistry(conf)
     registry.check()
+    # Order types and plugins have registered options of their own by now.
+    for complaint in unreadable(conf):
+        raise ConfigurationError(complaint)
     servers: list[Server] = []
     service: WorkerService
 

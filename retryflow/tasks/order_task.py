@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from oslo_log import log as logging
 
 from retryflow.model.leases import Claimable
 from retryflow.model.types import BrokenJson, parse_json
 from retryflow.retry.context import OrderView, TaskContext
-from retryflow.retry.outcome import Continue, Done, Fail, Outcome, Poll, Retry
+from retryflow.retry.outcome import LONGEST_DELAY_SECONDS, Continue, Done, Fail, Outcome, Poll, Retry
 from retryflow.tasks.base import OrderType
 from retryflow.tasks.failures import INTERNAL_ERROR, outcome_of_exception
 from retryflow.tasks.registry import OrderTypeRegistry, UnknownOrderType
@@ -77,16 +77,28 @@ def _call(order_type: OrderType, claimed: Claimable, context: TaskContext, prefi
         LOG.warning("%s: its arguments do not fit its handler: %s; the order goes to ERROR", prefix, error)
         return Fail(code="500", reason=f"the stored arguments do not fit task {state.task}")
     outcome: object = handler(*arguments, **kwargs)
-    if not isinstance(outcome, _OUTCOMES):
-        LOG.error("%s: its handler returned %s instead of an outcome", prefix, type(outcome).__name__)
+    if fault := _fault_of(outcome):
+        LOG.error("%s: %s", prefix, fault)
         return Fail(code="500", reason=INTERNAL_ERROR)
+    return cast(Outcome, outcome)
+
+
+def _fault_of(outcome: object) -> str | None:
+    """:returns: why it is no outcome that can be stored; ``None`` if it is one."""
+    if not isinstance(outcome, _OUTCOMES):
+        return f"its handler returned {type(outcome).__name__} instead of an outcome"
+    seconds: object = getattr(outcome, "after_seconds", None)
+    if seconds is not None:
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+            return f"its after_seconds is {type(seconds).__name__}, no number"
+        if not 0 <= seconds <= LONGEST_DELAY_SECONDS:
+            return f"its after_seconds is {seconds}; possible are seconds from 0 to {LONGEST_DELAY_SECONDS:.0f}"
     kept: Mapping[Any, Any] = outcome.state
     for key, value in kept.items():
         # Some drivers would store whatever it prints as.
         if not isinstance(key, str) or not isinstance(value, str):
-            LOG.error("%s: its state %r is %s, not text", prefix, key, type(value).__name__)
-            return Fail(code="500", reason=INTERNAL_ERROR)
-    return outcome
+            return f"its state {key!r} is {type(value).__name__}, not text"
+    return None
 
 
 def _bind(handler: Any, arguments: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -34,7 +34,15 @@ class OrderTypeRegistry:
         # Only the list of names is read here: a broken package must not keep the others from their work (P8).
         listed: stevedore.ExtensionManager[Any] = _Listing(NAMESPACE)
         for entry_point in listed.list_entry_points():
-            self._entry_points.setdefault(entry_point.name, entry_point)
+            first = self._entry_points.setdefault(entry_point.name, entry_point)
+            if first.value != entry_point.value:
+                LOG.warning(
+                    "Order type %s is offered by several packages, as %s and as %s; the first is taken: uninstall the "
+                    "other, or rename its entry point",
+                    entry_point.name,
+                    first.value,
+                    entry_point.value,
+                )
 
     @property
     def names(self) -> list[str]:

@@ -239,6 +239,10 @@ def _deep() -> dict[str, Any]:
         Done(result={}, state={"k": "lone \ud800"}),
         Done(result={}, state={"x" * 300: "v"}),
         Poll(after_seconds="soon"),  # type: ignore[arg-type]
+        Poll(after_seconds=True),
+        Poll(after_seconds=-1.0),
+        Poll(after_seconds=float("nan")),
+        Retry(reason="r", after_seconds=1_700_000_000.0),
         Retry(reason=None),  # type: ignore[arg-type]
         Fail(code=None, reason=5),  # type: ignore[arg-type]
         Poll(task="t" * 300),

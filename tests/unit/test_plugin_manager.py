@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +10,11 @@ from oslo_config import cfg
 
 from retryflow import conf as configuration
 from retryflow.errors import ConfigurationError, PluginUnavailable
-from retryflow.plugin.manager import NAMESPACE, CertificatePluginManager, load_plugins
+from retryflow.plugin.manager import NAMESPACE, CertificatePluginManager, load_plugins, require_plugins
 from retryflow.plugin.simple_certificate import SimpleCertificatePlugin
 from retryflow.retry.context import OrderView, TaskContext
 from retryflow.retry.outcome import Fail
+from retryflow.service.app import build_worker
 from retryflow.tasks.base import PROCESS_TYPE_ORDER
 from retryflow.tasks.certificate import CertificateOrderType
 from tests.fixtures.entry_points import Install
@@ -60,6 +62,45 @@ def test_plugins_come_in_the_order_of_the_configuration(conf: cfg.ConfigOpts, in
     install_package("their_ca", PLUGIN.format(name="theirs"), {"theirs": NAMESPACE})
     conf.set_override("enabled_certificate_plugins", ["theirs", "simple_certificate", "theirs"], "certificate")
     assert load_plugins(conf).names == ["theirs", "simple_certificate"]
+
+
+def test_a_plugin_that_two_packages_offer_is_refused_once_it_is_enabled(
+    conf: cfg.ConfigOpts, install_package: Install
+) -> None:
+    """Nobody could tell which of them signs."""
+    for module in ("first_ca", "second_ca"):
+        install_package(module, PLUGIN.format(name="theirs"), {"theirs": NAMESPACE})
+    require_plugins(conf)
+    conf.set_override("enabled_certificate_plugins", ["theirs"], "certificate")
+    with pytest.raises(ConfigurationError) as refused:
+        require_plugins(conf)
+    assert "first_ca:theirs (of first_ca) and second_ca:theirs (of second_ca)" in str(refused.value)
+    assert "uninstall" in str(refused.value)
+
+
+def test_a_value_that_a_plugins_own_option_does_not_take_is_refused_at_the_start(
+    conf: cfg.ConfigOpts, install_package: Install, tmp_path: Path
+) -> None:
+    """Else the first order that needs it ends in ERROR."""
+    source = """
+    from oslo_config import cfg
+    from retryflow.tasks.base import OrderType
+
+    class backup(OrderType):
+        def __init__(self, conf):
+            super().__init__(conf)
+            conf.register_opts([cfg.FloatOpt("timeout_seconds", default=30.0, min=1.0)], "backup_store")
+
+        def process_type_order(self, context, order, **kwargs):
+            raise NotImplementedError
+    """
+    install_package("their_service", source, {"backup": "retryflow.order_types"})
+    file = tmp_path / "retryflow.conf"
+    database = f"[database]\nconnection = sqlite:///{tmp_path}/orders.sqlite\n"
+    file.write_text(f"[DEFAULT]\ntransport_url = fake://\n{database}[backup_store]\ntimeout_seconds = 0\n")
+    conf(["--config-file", str(file)], default_config_files=[], default_config_dirs=[])
+    with pytest.raises(ConfigurationError, match=r"\[backup_store\] timeout_seconds .*mend the configuration"):
+        build_worker(conf)()
 
 
 @pytest.mark.parametrize(

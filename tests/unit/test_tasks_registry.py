@@ -66,6 +66,18 @@ def test_a_service_author_adds_one_without_touching_our_code(conf: cfg.ConfigOpt
     assert outcome == Done(result={"size": 7})
 
 
+def test_an_order_type_that_two_packages_offer_is_told(
+    conf: cfg.ConfigOpts, install_package: Install, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The orders of one would be run by the other."""
+    for module in ("first_service", "second_service"):
+        install_package(module, THEIRS, {"backup": NAMESPACE})
+    OrderTypeRegistry(conf)
+    [line] = [record.getMessage() for record in caplog.records if "several packages" in record.getMessage()]
+    assert "first_service:backup" in line
+    assert "second_service:backup" in line
+
+
 def test_an_order_type_is_made_when_first_asked_for_and_once(conf: cfg.ConfigOpts, install_package: Install) -> None:
     install_package("their_service", THEIRS, {"backup": NAMESPACE})
     registry = OrderTypeRegistry(conf)
