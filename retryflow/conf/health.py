@@ -18,7 +18,7 @@ OPTIONS: list[cfg.Opt] = [
         "'{prog}', '{number}' and '{pid}' are replaced as in file. GET /alive, /ready and /working answer 200 for yes "
         "and 503 for no, with the reasons as JSON. Each of several worker processes answers for itself: the first at "
         "this port, each further one at the next higher port. Nothing is encrypted and nobody is asked for a "
-        "password, so use 127.0.0.1 or a network that only probes reach. It needs the extra retryflow[health]. Not "
+        "password, so use 127.0.0.1 or a network that only probes reach. It needs the extra health of retryflow. Not "
         "set: no HTTP.",
     ),
     cfg.FloatOpt(

@@ -57,7 +57,7 @@ def create_engine(
     except (ImportError, sa.exc.NoSuchModuleError) as error:
         raise ConfigurationError(
             f"the driver of [database] connection {parsed.drivername!r} cannot be loaded ({error}); "
-            "install retryflow[postgresql] or retryflow[mysql]"
+            "install retryflow with its extra postgresql or mysql"
         ) from None
     except (sa.exc.ArgumentError, TypeError, ValueError) as error:
         raise _not_taken(error) from None

@@ -98,8 +98,7 @@ def write_orders(
     """Write orders and leases in the caller's transaction.
 
     :param will_send: whether the caller sends the tickets itself after its commit; otherwise the scheduler does, at
-        its next
-        look.
+        its next look.
     :returns: the ids and the tickets.
     :raises oslo_db.exception.DBDuplicateEntry: another client submits an order of the same id at this moment; roll back
         and do it again.

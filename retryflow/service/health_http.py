@@ -77,7 +77,8 @@ class HealthServer:
             wsgi: Any = importlib.import_module("cheroot.wsgi")
         except ImportError as error:
             raise ConfigurationError(
-                f"[health] address needs an HTTP server, which is not installed ({error}); install retryflow[health]"
+                f"[health] address needs an HTTP server, which is not installed ({error}); install retryflow "
+                "with its extra health"
             ) from None
         self._server = wsgi.Server(
             address,

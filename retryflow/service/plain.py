@@ -41,6 +41,11 @@ def serve(
     try:
         configuration.parse(argv, prog=topic)
         configuration.validate(CONF)
+        if not callable(make_manager):
+            raise RetryflowError(
+                f"serve needs a class derived from Manager, or a function that makes one; it was given an object of "
+                f"the class {type(make_manager).__name__}"
+            )
     except RetryflowError as error:
         sys.stderr.write(f"{topic}: {error}\n")
         launch.exit_now(launch.ExitStatus.REFUSED)

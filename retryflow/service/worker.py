@@ -10,6 +10,7 @@ from oslo_config import cfg
 from oslo_context import context as oslo_context
 from oslo_log import log as logging
 
+from retryflow.errors import RetryflowError
 from retryflow.service import guru_tasks, report
 from retryflow.service.base import BaseService
 from retryflow.service.bounded import BoundedCall
@@ -69,6 +70,7 @@ class WorkerService(BaseService):
         with the start; 0: no periodic tasks.
     :param cleanup_seconds: what closing connections and ``cleanup_host`` may take at the end; after it they are left
         to themselves, for whatever they wait for is away.
+    :raises RetryflowError: ``manager`` is not one, or was not initialised.
     """
 
     def __init__(
@@ -81,6 +83,11 @@ class WorkerService(BaseService):
         cleanup_seconds: float = 1.0,
     ) -> None:
         super().__init__(conf)
+        if not isinstance(manager, Manager) or not hasattr(manager, "tracker"):
+            raise RetryflowError(
+                f"the manager is an object of the class {type(manager).__name__}, which must derive from "
+                "retryflow.service.manager.Manager, and whose __init__ must call super().__init__()"
+            )
         self.manager = manager
         self.server: Server | None = None
         self._server_factory = server_factory

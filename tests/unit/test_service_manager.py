@@ -1,15 +1,20 @@
 """The base manager: periodic tasks before and during a shutdown, and hooks that do nothing by default."""
 
 import math
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 from oslo_config import cfg
 from oslo_service import periodic_task
 
+from retryflow.errors import RetryflowError
 from retryflow.service.deadline import StopTimes
 from retryflow.service.drain import Drain
 from retryflow.service.manager import Manager
+from retryflow.service.status import ExitStatus
+from retryflow.service.worker import WorkerService
 
 
 class Tidy(Manager):
@@ -103,3 +108,25 @@ def test_the_hooks_do_nothing_by_default() -> None:
     assert manager.interrupt_tasks([]) == {}
     times = StopTimes.after(0.0, manager_seconds=math.inf, graceful_seconds=math.inf)
     manager.graceful_shutdown(Drain(manager.tracker, times))
+
+
+class Forgetful(Manager):
+    """Its author has forgotten to call the constructor beneath."""
+
+    def __init__(self) -> None:
+        self.mine = 1
+
+
+@pytest.mark.parametrize("manager", [Forgetful(), object(), None])
+def test_what_is_no_manager_is_refused_with_what_to_do(manager: Any) -> None:
+    with pytest.raises(RetryflowError, match=r"must derive from .*Manager, and whose __init__ must call super"):
+        WorkerService(cfg.ConfigOpts(), manager)
+
+
+def test_serve_is_told_how_to_make_a_manager_not_given_one() -> None:
+    source = "from retryflow.service.plain import Manager, serve\nserve(Manager(), topic='t', argv=[])\n"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == ExitStatus.REFUSED
+    [line] = [line for line in done.stderr.splitlines() if line.startswith("t: ")]
+    assert "needs a class derived from Manager" in line
+    assert "Traceback" not in done.stderr
