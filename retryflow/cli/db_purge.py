@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from retryflow.model.purging import Ended
 
 BATCH = 500
+MOST_COUNTED = 1_000_000
 PAUSE_SECONDS = 0.02
 
 
@@ -69,8 +70,10 @@ class DbPurge(Command):
         if parsed_args.dry_run:
             found = [str(_Removed("order", total))]
             if events_before is not None:
-                count = partial(purging.count_events, before=events_before, apart_from=kinds)
-                found.append(str(_Removed("line", self.store.read(count), of=" of history")))
+                count = partial(purging.count_events, before=events_before, up_to=MOST_COUNTED, apart_from=kinds)
+                lines = self.store.read(count)
+                at_least = "at least " if lines == MOST_COUNTED else ""
+                found.append(f"{at_least}{_Removed('line', lines, of=' of history')}")
             self.say("%s would be removed; nothing was (--dry-run)", " and ".join(found))
             return
         with self._removing(_Removed("order"), total) as (removed, bar):
@@ -79,8 +82,9 @@ class DbPurge(Command):
         if events_before is None:
             return
         # Only a bar has to know beforehand what makes it full.
-        is_shown = self.app.stderr.isatty()
-        total = self.store.read(partial(purging.count_events, before=events_before)) if is_shown else 0
+        count = partial(purging.count_events, before=events_before, up_to=MOST_COUNTED)
+        total = self.store.read(count) if self.app.stderr.isatty() else 0
+        total = total if total < MOST_COUNTED else 0
         with self._removing(_Removed("line", of=" of history"), total) as (removed, bar):
             self._events(events_before, parsed_args.batch, removed, bar)
 

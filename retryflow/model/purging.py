@@ -46,15 +46,18 @@ def count(connection: sa.Connection, ended: Ended) -> int:
     return int(connection.execute(statement).scalar_one())
 
 
-def count_events(connection: sa.Connection, before: datetime.datetime, *, apart_from: Sequence[Ended] = ()) -> int:
-    """:param apart_from: not the lines of these orders, which go with them.
+def count_events(
+    connection: sa.Connection, before: datetime.datetime, *, up_to: int, apart_from: Sequence[Ended] = ()
+) -> int:
+    """:param up_to: counting stops there; a history may be longer than anybody wants to wait for.
+    :param apart_from: not the lines of these orders, which go with them.
     :returns: how many old lines of histories there are to delete.
     """
-    statement = sa.select(sa.func.count()).select_from(order_events).where(_events.last_at <= before)
+    statement = sa.select(_events.id).where(_events.last_at <= before).limit(up_to)
     if apart_from:
         purged = sa.or_(*(ended.condition() for ended in apart_from))
         statement = statement.where(~sa.exists().where(_orders.id == _events.order_id, purged))
-    return int(connection.execute(statement).scalar_one())
+    return int(connection.execute(sa.select(sa.func.count()).select_from(statement.subquery())).scalar_one())
 
 
 def page(connection: sa.Connection, ended: Ended, *, limit: int, after: AnyRow | None) -> list[AnyRow]:

@@ -24,7 +24,7 @@ class _Aside(RequestContext):
 
 def about(order_id: str, request_id: str | None) -> dict[str, Any]:
     """What a log call takes as ``extra``, so that its line, and no other, bears the order's request id."""
-    return {"context": _Aside(request_id=_one_word(request_of(order_id, request_id)))}
+    return {"context": _Aside(request_id=_legible(order_id, request_id))}
 
 
 def speak_of(order_id: str, request_id: object) -> None:
@@ -32,11 +32,15 @@ def speak_of(order_id: str, request_id: object) -> None:
 
     :param request_id: as it came; a message can be anybody's, and must not write log lines of its own.
     """
-    wanted = _one_word(request_of(order_id, request_id[:64] if isinstance(request_id, str) else None))
+    wanted = _legible(order_id, request_id[:64] if isinstance(request_id, str) else None)
     current = get_current()
     if current is None or current.request_id != wanted:
         RequestContext(request_id=wanted, overwrite=True)
 
 
-def _one_word(text: str) -> str:
+def _legible(order_id: str, request_id: str | None) -> str:
+    return request_of(_one_line(order_id), _one_line(request_id or "") or None)
+
+
+def _one_line(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text).strip()

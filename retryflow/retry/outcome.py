@@ -35,8 +35,8 @@ class Done(_Outcome):
 class Poll(_Outcome):
     """Nothing is wrong, but it is not finished: look again.
 
-    :param after_seconds: wait at least so long, from 0 to ``LONGEST_DELAY_SECONDS``; ``None`` takes ``[retry]
-        default_poll_seconds``.
+    :param after_seconds: wait at least so long, up to ``LONGEST_DELAY_SECONDS``; ``None``, and less than 0, takes
+        ``[retry] default_poll_seconds``.
     :param task: the RPC method to run then; ``None`` runs the same again.
     """
 
@@ -49,7 +49,8 @@ class Retry(_Outcome):
     """It failed in a way that may pass: try again with backoff.
 
     :param reason: why, for the operator; kept as ``last_error``.
-    :param after_seconds: wait so long, from 0 to ``LONGEST_DELAY_SECONDS``, instead of the policy's backoff.
+    :param after_seconds: wait so long, from 0 to ``LONGEST_DELAY_SECONDS``, instead of the policy's backoff;
+        ``None``, and less than 0, takes that.
     :param task: the RPC method to run then; ``None`` runs the same again.
     :param counted: ``False`` leaves ``retry_count`` alone (only the give-up clock limits it).
     """

@@ -108,18 +108,20 @@ def retry_order(engine: sa.Engine, order_id: str, *, settings: Settings, sender:
         assert row is not None
         # Not with the step of an earlier piece of work, for whose repetition a backend would take it.
         step = 1 + ailments.next_step(connection, order_id)
-        state = TaskState.first(order_id, FIRST_TASK, project_id=row.project_id, request_id=None, step=step)
+        given = events.request_given(events.of_order(connection, order_id))
+        state = TaskState.first(order_id, FIRST_TASK, project_id=row.project_id, request_id=given, step=step)
         leases.insert(
             connection, task_id, state, expires_in_seconds=wait if sender else 0.0, sent_count=1 if sender else 0
         )
-        events.add(connection, order_id, events.REOPENED, task_id=task_id)
-        return Ticket(task_id, order_id, FIRST_TASK, row.project_id, None, wait)
+        events.add(connection, order_id, events.REOPENED, task_id=task_id, detail=events.request_detail(given))
+        return Ticket(task_id, order_id, FIRST_TASK, row.project_id, given, wait)
 
     def was_reopened(connection: sa.Connection) -> Ticket | None:
         row = orders.get(connection, order_id)
         if row is None or not events.was_written(connection, order_id, events.REOPENED, task_id=task_id):
             return None
-        return Ticket(task_id, order_id, FIRST_TASK, row.project_id, None, wait)
+        given = events.request_given(events.of_order(connection, order_id))
+        return Ticket(task_id, order_id, FIRST_TASK, row.project_id, given, wait)
 
     ticket = transact(engine, work, read_back=was_reopened)
     if sender is not None:

@@ -152,15 +152,19 @@ class Ticker:
         report.seconds = self._clock() - started
         if report.did_something:
             _log(report)
-        report.next_in = self._pause_after(report, seen.row_due_in)
+        report.next_in = self._pause_after(report, seen)
         return report
 
-    def _pause_after(self, report: TickReport, row_due_in: float | None) -> float | None:
+    def _pause_after(self, report: TickReport, seen: Look) -> float | None:
         if report.unsent:
             return None
         if report.capped or report.lock_lost:
             return _SHORT_PAUSE_SECONDS
         if not report.did_something:
+            if (seen.next_in is None or seen.next_in > 0) and not self._far_away(seen):
+                # A dead scheduler's lock was all.
+                return seen.next_in
+            row_due_in = seen.row_due_in
             # What is due may not be done yet: leases are not recovered before the database is trusted.
             wait = max(_SHORT_PAUSE_SECONDS, self.trust.remaining_seconds)
             # A row that will be due meanwhile does not wait for that.

@@ -55,8 +55,9 @@ def wait_for_database(
         except Exception as error:
             if lacks_rights(error):
                 raise ConfigurationError(
-                    f"the database lets the user of [database] connection in, but not write ({short(error)}); grant it "
-                    "SELECT, INSERT, UPDATE and DELETE on the tables of retryflow"
+                    f"the database lets the user of [database] connection in, but not read and write ({short(error)}); "
+                    "grant it SELECT, INSERT, UPDATE and DELETE on the tables of retryflow, and on PostgreSQL USAGE on "
+                    "their sequences"
                 ) from error
             if not passes(error):
                 raise

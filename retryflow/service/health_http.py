@@ -27,8 +27,7 @@ LOG = oslo_logging.getLogger(__name__)
 
 # A connection has a thread until its request is there; those that never send one must not keep all of them.
 _THREADS = 16
-_READ_SECONDS = 1.0
-_REQUEST_SECONDS = 3.0
+_READ_SECONDS = _REQUEST_SECONDS = 3.0
 _LARGEST_BYTES = 8192
 _BACKLOG = 128
 

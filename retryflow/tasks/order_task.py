@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from numbers import Real
 from typing import Any, cast
 
 from oslo_log import log as logging
@@ -80,7 +82,7 @@ def _call(order_type: OrderType, claimed: Claimable, context: TaskContext, prefi
     if fault := _fault_of(outcome):
         LOG.error("%s: %s", prefix, fault)
         return Fail(code="500", reason=INTERNAL_ERROR)
-    return cast(Outcome, outcome)
+    return _without_past(cast(Outcome, outcome), prefix)
 
 
 def _fault_of(outcome: object) -> str | None:
@@ -89,9 +91,9 @@ def _fault_of(outcome: object) -> str | None:
         return f"its handler returned {type(outcome).__name__} instead of an outcome"
     seconds: object = getattr(outcome, "after_seconds", None)
     if seconds is not None:
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        if isinstance(seconds, bool) or not isinstance(seconds, Real):
             return f"its after_seconds is {type(seconds).__name__}, no number"
-        if not 0 <= seconds <= LONGEST_DELAY_SECONDS:
+        if not seconds <= LONGEST_DELAY_SECONDS:
             return f"its after_seconds is {seconds}; possible are seconds from 0 to {LONGEST_DELAY_SECONDS:.0f}"
     kept: Mapping[Any, Any] = outcome.state
     for key, value in kept.items():
@@ -99,6 +101,14 @@ def _fault_of(outcome: object) -> str | None:
         if not isinstance(key, str) or not isinstance(value, str):
             return f"its state {key!r} is {type(value).__name__}, not text"
     return None
+
+
+def _without_past(outcome: Outcome, prefix: str) -> Outcome:
+    """Without a moment that has passed, for which the task would run again and again without a pause."""
+    if isinstance(outcome, Poll | Retry) and outcome.after_seconds is not None and outcome.after_seconds < 0:
+        LOG.warning("%s: its after_seconds is %s, before now; the default is taken", prefix, outcome.after_seconds)
+        return replace(outcome, after_seconds=None)
+    return outcome
 
 
 def _bind(handler: Any, arguments: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

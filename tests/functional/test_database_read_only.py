@@ -107,5 +107,5 @@ def test_a_daemon_whose_user_may_not_write_is_refused_with_one_line(
         refused = deployment.start(daemon, options, ready=False)
         assert refused.wait() == ExitStatus.REFUSED
     [line] = [line.text for line in refused.lines() if "ERROR" in line.text]
-    assert "Cannot start: the database lets the user of [database] connection in, but not write" in line
+    assert "Cannot start: the database lets the user of [database] connection in, but not read and write" in line
     assert "Traceback" not in refused.log()

@@ -51,6 +51,10 @@ def test_one_that_was_given_is_shown_wherever_the_order_stands_and_for_ever_in_i
     assert json.loads(waited.out)["request_id"] == GIVEN
     assert f"submitted, process_type_order: request {GIVEN}" in waited.err
     assert retryflow("order", "cancel", "mine", database=empty).status == 0
+    assert retryflow("order", "retry", "mine", database=empty).status == 0
+    [lease] = retryflow("lease", "list", "-f", "json", database=empty).json
+    assert lease["request_id"] == GIVEN
+    assert retryflow("order", "cancel", "mine", database=empty).status == 0
     shown = show(retryflow, empty)
     assert (shown["request_id"], shown["history"][0]["detail"]) == (GIVEN, f"request {GIVEN}")
 

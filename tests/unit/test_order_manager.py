@@ -212,6 +212,19 @@ def test_a_task_whose_backend_is_away_is_tried_again(desk: Desk, worker: OrderWo
     assert str(raised) in row.last_error
 
 
+@pytest.mark.parametrize("outcome", [Poll(after_seconds=-0.01), Retry(reason="r", after_seconds=-1.0)])
+def test_a_moment_that_has_passed_is_not_taken_for_a_time_to_wait(
+    desk: Desk, worker: OrderWorker, outcome: Outcome, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would run ten times a second for as long as the limits allow."""
+    worker.type.steps["process_type_order"] = lambda context, order, **kwargs: outcome
+    order_id = desk.submit()
+    worker.run(desk, order_id)
+    [row] = desk.rows(order_id)
+    assert (desk.order(order_id).status, row.in_seconds > 1) == (PENDING, True)
+    assert "before now; the default is taken" in caplog.text
+
+
 @pytest.mark.parametrize("garbage", [None, "text", {"status": "done"}, Done, object()])
 def test_what_is_no_outcome_ends_in_error(desk: Desk, worker: OrderWorker, garbage: object) -> None:
     worker.type.steps["process_type_order"] = lambda context, order, **kwargs: garbage  # type: ignore[assignment]
@@ -240,7 +253,6 @@ def _deep() -> dict[str, Any]:
         Done(result={}, state={"x" * 300: "v"}),
         Poll(after_seconds="soon"),  # type: ignore[arg-type]
         Poll(after_seconds=True),
-        Poll(after_seconds=-1.0),
         Poll(after_seconds=float("nan")),
         Retry(reason="r", after_seconds=1_700_000_000.0),
         Retry(reason=None),  # type: ignore[arg-type]

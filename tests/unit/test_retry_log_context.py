@@ -47,3 +47,12 @@ def test_nobody_can_write_lines_of_his_own(request_id: str) -> None:
     said = on_a_thread(work)
     assert all(each.isprintable() and each.startswith("req-1") for each in said)
     assert on_a_thread(lambda: about("o\n1", None)["context"].request_id) == "req-o 1"
+
+
+@pytest.mark.parametrize("request_id", [" ", "\n", ""])
+def test_one_that_is_blank_is_none(request_id: str) -> None:
+    def work() -> list[str]:
+        speak_of("o1", request_id)
+        return [get_current().request_id, about("o1", request_id)["context"].request_id]
+
+    assert on_a_thread(work) == ["req-o1", "req-o1"]

@@ -404,7 +404,13 @@ def test_a_dead_schedulers_lock_is_broken_also_while_nothing_is_due(
     report = ticker.tick()
     assert (report.busy, report.did_something, retry_list.lock_row()) == (False, False, None)
     assert "Took over the lock on the retry list from dead:1:token:nonce" in caplog.text
-    assert ticker.tick().next_in is None
+    assert report.next_in is None
+    # It knows when the next thing is due as after any other look.
+    retry_list.leases(holder="w", ended_seconds=-50.0)
+    retry_list.take_lock("dead:1:token:nonce", age_seconds=61.0)
+    waits = ticker.tick().next_in
+    assert waits is not None
+    assert 25 < waits <= 50
 
 
 def test_leases_are_recovered_only_once_the_database_is_trusted(retry_list: RetryList) -> None:

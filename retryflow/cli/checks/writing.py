@@ -67,6 +67,7 @@ def _refused(engine: sa.Engine) -> dict[str, str]:
     from oslo_db.exception import DBError
 
     from retryflow.model.engine import LOCK_WAIT_SECONDS
+    from retryflow.model.refusal import lacks_rights
     from retryflow.model.tables import metadata
     from retryflow.model.transaction import driver_error, passes
 
@@ -92,7 +93,9 @@ def _refused(engine: sa.Engine) -> dict[str, str]:
                 except (DBError, sa.exc.SQLAlchemyError) as error:
                     if passes(error):
                         raise
-                    refused[f"{verb} {table.name}"] = one_line(driver_error(error))
+                    # Anything else is a schema that differs, which is told by itself.
+                    if lacks_rights(error):
+                        refused[f"{verb} {table.name}"] = one_line(driver_error(error))
         refused |= _sequences(connection)
     return refused
 
