@@ -85,14 +85,14 @@ def require_plugins(conf: cfg.ConfigOpts) -> None:
     if missing := enabled - offered.names:
         _refuse_missing(missing)
     for name in sorted(enabled):
-        if len(offers := offers_of(offered.select(name=name))) > 1:
+        if len(offers := _offers_of(offered.select(name=name))) > 1:
             raise ConfigurationError(
                 f"certificate plugin {name} is offered by several packages, {' and '.join(offers)}; uninstall all but "
                 "one of them, or rename its entry point"
             )
 
 
-def offers_of(found: Iterable[EntryPoint]) -> list[str]:
+def _offers_of(found: Iterable[EntryPoint]) -> list[str]:
     """:returns: what entry points of one name stand for, with the packages that offer it; what is the same once."""
     offers = {
         each.value: f"{each.value} (of {each.dist.name if each.dist else 'an unknown package'})" for each in found

@@ -6,6 +6,8 @@ from typing import Any
 
 from oslo_context.context import RequestContext, get_current
 
+from retryflow.retry.plan import clean_line
+
 
 def request_of(order_id: str, request_id: str | None) -> str:
     """The request id under which an order is spoken of in every log line, on every host and at every attempt.
@@ -43,4 +45,5 @@ def _legible(order_id: str, request_id: str | None) -> str:
 
 
 def _one_line(text: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in text).strip()
+    # Nearly every one is; this runs twice for each task.
+    return text.strip() if text.isprintable() else clean_line(text)

@@ -22,25 +22,18 @@ _QUIET_SECONDS = 10.0
 class Complaints:
     """Says what is wrong with the database, once in ten seconds."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._last_words = float("-inf")
 
     def tell(self, error: Exception) -> None:
         """Log a warning, unless the last one was just now."""
-        if self._clock() - self._last_words >= _QUIET_SECONDS:
-            self._last_words = self._clock()
+        if time.monotonic() - self._last_words >= _QUIET_SECONDS:
+            self._last_words = time.monotonic()
             what = "is out of reach; waiting for it" if is_disconnect(error) else "refused a transaction; trying on"
             LOG.warning("The database %s: %s", what, short(error))
 
 
-def wait_for_database(
-    probe: Callable[[], None],
-    *,
-    stopping: threading.Event,
-    complaints: Complaints,
-    wait: Callable[[threading.Event, float], object] = threading.Event.wait,
-) -> None:
+def wait_for_database(probe: Callable[[], None], *, stopping: threading.Event, complaints: Complaints) -> None:
     """Call ``probe`` until the database has taken it, or the process is stopping.
 
     :param probe: a transaction that writes, so that a database which only reads is not taken for a good one.
@@ -62,6 +55,6 @@ def wait_for_database(
             if not passes(error):
                 raise
             complaints.tell(error)
-            wait(stopping, _PAUSE_SECONDS)
+            stopping.wait(_PAUSE_SECONDS)
         else:
             return
